@@ -1,0 +1,280 @@
+#include "arrays.h"
+
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <numpy/arrayobject.h>
+
+#include <memory>
+#include <vector>
+
+#include "memory.h"
+
+namespace onepass {
+namespace {
+
+static_assert(sizeof(npy_intp) == sizeof(std::int64_t), "onepass needs a 64-bit system");
+
+struct ExchangeType {
+    PyObject* type;
+    const dlpack::ExchangeApi* api;
+};
+std::vector<ExchangeType> exchange_types;  // guarded by the GIL; never more than a few
+PyObject* bfloat16_descr = nullptr;
+int bfloat16_number = -1;
+PyObject* requires_grad_name = nullptr;
+PyObject* is_neg_name = nullptr;
+
+bool numpy_dtype(int number, DType& dtype) {
+    switch (number) {
+        case NPY_FLOAT: dtype = DType::f32; return true;
+        case NPY_DOUBLE: dtype = DType::f64; return true;
+        case NPY_HALF: dtype = DType::f16; return true;
+        default: dtype = DType::bf16; return number == bfloat16_number && number >= 0;
+    }
+}
+
+bool view_numpy(PyArrayObject* array, ArrayView& view) {
+    if (!PyArray_ISALIGNED(array) || !PyArray_ISNOTSWAPPED(array)) return false;
+    if (!numpy_dtype(PyArray_TYPE(array), view.dtype)) return false;
+    view.data = PyArray_BYTES(array);
+    view.ndim = PyArray_NDIM(array);
+    view.shape = reinterpret_cast<const std::int64_t*>(PyArray_DIMS(array));
+    view.writable = PyArray_ISWRITEABLE(array);
+    view.api = nullptr;
+    const std::int64_t size = size_of(view.dtype);
+    for (int i = 0; i < view.ndim; ++i) {
+        const npy_intp bytes = PyArray_STRIDE(array, i);
+        view.strides[i] = bytes / size;
+        if (view.strides[i] * size != bytes) return false;  // a field of a structured array
+    }
+    return true;
+}
+
+bool attribute_is(PyObject* object, PyObject* name, bool call, PyObject* expected) {
+    PyObject* value = call ? PyObject_CallMethodObjArgs(object, name, nullptr) : PyObject_GetAttr(object, name);
+    if (!value) PyErr_Clear();
+    const bool is = value == expected;
+    Py_XDECREF(value);
+    return is;
+}
+
+bool view_exchange(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view) {
+    // DLPack says nothing of gradients, nor of torch's lazy negation.
+    if (!attribute_is(object, requires_grad_name, false, Py_False)) return false;
+    if (!attribute_is(object, is_neg_name, true, Py_False)) return false;
+    dlpack::Tensor tensor;
+    if (api->view_of_object(object, &tensor) != 0) {
+        PyErr_Clear();
+        return false;
+    }
+    if (tensor.device.type != dlpack::kCpu || tensor.dtype.lanes != 1 || tensor.ndim > kMostAxes) return false;
+    if (tensor.dtype.code == dlpack::kFloat) {
+        switch (tensor.dtype.bits) {
+            case 32: view.dtype = DType::f32; break;
+            case 64: view.dtype = DType::f64; break;
+            case 16: view.dtype = DType::f16; break;
+            default: return false;
+        }
+    } else if (tensor.dtype.code == dlpack::kBfloat && tensor.dtype.bits == 16) {
+        view.dtype = DType::bf16;
+    } else {
+        return false;
+    }
+    view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+    view.ndim = tensor.ndim;
+    view.shape = tensor.shape;
+    view.writable = true;
+    view.api = api;
+    std::int64_t contiguous = 1;
+    for (int i = view.ndim - 1; i >= 0; --i) {
+        view.strides[i] = tensor.strides ? tensor.strides[i] : contiguous;
+        contiguous *= view.shape[i];
+    }
+    return true;
+}
+
+void set_memory_error(std::size_t bytes) {
+    PyErr_Format(PyExc_MemoryError, "onepass: no memory for a result of %zu bytes", bytes);
+}
+
+void release_capsule(PyObject* capsule) { give_block(PyCapsule_GetPointer(capsule, "onepass.block")); }
+
+PyObject* new_numpy(DType dtype, int ndim, const std::int64_t* shape, std::size_t bytes, void** data) {
+    PyArray_Descr* descr;
+    if (dtype == DType::bf16) {
+        Py_INCREF(bfloat16_descr);
+        descr = reinterpret_cast<PyArray_Descr*>(bfloat16_descr);
+    } else {
+        descr = PyArray_DescrFromType(dtype == DType::f32 ? NPY_FLOAT : dtype == DType::f64 ? NPY_DOUBLE : NPY_HALF);
+    }
+    auto* dims = reinterpret_cast<const npy_intp*>(shape);
+    void* block = nullptr;
+    PyObject* owner = nullptr;
+    if (bytes >= kSmallestBlock) {
+        block = take_block(bytes);
+        owner = block ? PyCapsule_New(block, "onepass.block", release_capsule) : nullptr;
+        if (!owner) {
+            if (block) give_block(block);
+            Py_DECREF(descr);
+            if (!PyErr_Occurred()) set_memory_error(bytes);
+            return nullptr;
+        }
+    }
+    PyObject* array =
+        PyArray_NewFromDescr(&PyArray_Type, descr, ndim, dims, nullptr, block, block ? NPY_ARRAY_CARRAY : 0, nullptr);
+    if (!array) {
+        Py_XDECREF(owner);
+        return nullptr;
+    }
+    auto* result = reinterpret_cast<PyArrayObject*>(array);
+    if (owner && PyArray_SetBaseObject(result, owner) < 0) {  // takes the reference, also when it fails
+        Py_DECREF(array);
+        return nullptr;
+    }
+    *data = PyArray_DATA(result);
+    return array;
+}
+
+dlpack::DataType dlpack_dtype(DType dtype) {
+    const auto bits = static_cast<std::uint8_t>(size_of(dtype) * 8);
+    return {dtype == DType::bf16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1};
+}
+
+void set_exchange_error(void*, const char* kind, const char* message) {
+    PyErr_Format(PyExc_MemoryError, "onepass: cannot allocate a result: %s: %s", kind, message);
+}
+
+// A managed tensor over one of our blocks, with its shape and strides behind it.
+struct BlockTensor {
+    dlpack::ManagedTensor managed;
+    std::int64_t shape[kMostAxes];
+    std::int64_t strides[kMostAxes];
+
+    static void release(dlpack::ManagedTensor* managed) {
+        give_block(managed->tensor.data);
+        delete static_cast<BlockTensor*>(managed->context);
+    }
+};
+
+dlpack::ManagedTensor* block_tensor(DType dtype, int ndim, const std::int64_t* shape, std::size_t bytes) {
+    void* block = take_block(bytes);
+    if (!block) {
+        set_memory_error(bytes);
+        return nullptr;
+    }
+    auto* t = new BlockTensor;
+    std::int64_t stride = 1;
+    for (int i = ndim - 1; i >= 0; --i) {
+        t->shape[i] = shape[i];
+        t->strides[i] = stride;
+        stride *= shape[i];
+    }
+    t->managed = {.version = {1, 1},
+                  .context = t,
+                  .deleter = BlockTensor::release,
+                  .flags = 0,
+                  .tensor = {block, {dlpack::kCpu, 0}, ndim, dlpack_dtype(dtype), t->shape, t->strides, 0}};
+    return &t->managed;
+}
+
+PyObject* new_exchange(const dlpack::ExchangeApi* api, DType dtype, int ndim, const std::int64_t* shape,
+                       std::size_t bytes, void** data) {
+    dlpack::ManagedTensor* managed = nullptr;
+    if (bytes >= kSmallestBlock) {
+        managed = block_tensor(dtype, ndim, shape, bytes);
+        if (!managed) return nullptr;
+    } else {
+        dlpack::Tensor prototype{nullptr, {dlpack::kCpu, 0}, ndim, dlpack_dtype(dtype),
+                                 const_cast<std::int64_t*>(shape), nullptr, 0};
+        if (api->allocate(&prototype, &managed, nullptr, set_exchange_error) != 0) {
+            if (!PyErr_Occurred()) set_memory_error(bytes);
+            return nullptr;
+        }
+    }
+    *data = static_cast<char*>(managed->tensor.data) + managed->tensor.byte_offset;
+    void* object = nullptr;
+    if (api->object_from_managed(managed, &object) != 0) {
+        managed->deleter(managed);
+        return nullptr;
+    }
+    return static_cast<PyObject*>(object);
+}
+
+// The bytes [low, high) that a view spans.
+void span_of(const ArrayView& v, const char*& low, const char*& high) {
+    std::int64_t below = 0, above = 0;
+    for (int i = 0; i < v.ndim; ++i) {
+        if (v.shape[i] == 0) {
+            low = high = v.data;
+            return;
+        }
+        const std::int64_t reach = (v.shape[i] - 1) * v.strides[i];
+        (reach < 0 ? below : above) += reach;
+    }
+    low = v.data + below * size_of(v.dtype);
+    high = v.data + (above + 1) * size_of(v.dtype);
+}
+
+}  // namespace
+
+bool import_numpy() {
+    requires_grad_name = PyUnicode_InternFromString("requires_grad");
+    is_neg_name = PyUnicode_InternFromString("is_neg");
+    return requires_grad_name && is_neg_name && _import_array() >= 0;
+}
+
+bool view_array(PyObject* object, ArrayView& view) {
+    if (Py_TYPE(object) == &PyArray_Type) return view_numpy(reinterpret_cast<PyArrayObject*>(object), view);
+    for (const ExchangeType& known : exchange_types) {
+        if (reinterpret_cast<PyObject*>(Py_TYPE(object)) == known.type) return view_exchange(object, known.api, view);
+    }
+    return false;
+}
+
+PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data) {
+    auto bytes = static_cast<std::size_t>(size_of(dtype));
+    for (int i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(shape[i]);
+    return like.api ? new_exchange(like.api, dtype, ndim, shape, bytes, data)
+                    : new_numpy(dtype, ndim, shape, bytes, data);
+}
+
+bool register_exchange_type(PyObject* type) {
+    for (const ExchangeType& known : exchange_types) {
+        if (known.type == type) return true;
+    }
+    PyObject* capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+    if (!capsule) {
+        PyErr_Clear();
+        return false;
+    }
+    auto* api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    Py_DECREF(capsule);
+    if (!api) PyErr_Clear();
+    // Another major version lays the table out differently; producers then chain the older one behind it.
+    while (api && api->header.version.major != 1) api = reinterpret_cast<dlpack::ExchangeApi*>(api->header.previous);
+    if (!api || !api->view_of_object) return false;
+    Py_INCREF(type);
+    exchange_types.push_back({type, api});
+    return true;
+}
+
+void register_bfloat16(PyObject* numpy_dtype) {
+    if (bfloat16_descr) return;
+    Py_INCREF(numpy_dtype);
+    bfloat16_descr = numpy_dtype;
+    bfloat16_number = reinterpret_cast<PyArray_Descr*>(numpy_dtype)->type_num;
+}
+
+Overlap overlap_of(const ArrayView& a, const ArrayView& b) {
+    const char *a_low, *a_high, *b_low, *b_high;
+    span_of(a, a_low, a_high);
+    span_of(b, b_low, b_high);
+    if (a_high <= b_low || b_high <= a_low) return Overlap::none;
+    if (a.data != b.data || a.dtype != b.dtype || a.ndim != b.ndim) return Overlap::some;
+    for (int i = 0; i < a.ndim; ++i) {
+        if (a.shape[i] != b.shape[i]) return Overlap::some;
+        if (a.strides[i] != b.strides[i] && a.shape[i] > 1) return Overlap::some;
+    }
+    return Overlap::same;
+}
+
+}  // namespace onepass

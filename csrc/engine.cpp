@@ -1,0 +1,177 @@
+// The extension module onepass._engine: what Python may ask of the engine.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdlib>
+
+#include "calls.h"
+#include "isa.h"
+#include "memory.h"
+#include "threads.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onepass {
+namespace {
+
+using Triples = std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
+
+Axes axes_from(const Triples& triples) {
+    if (triples.size() > kMostAxes) throw nb::value_error("more than 64 axes");
+    Axes axes;
+    for (const auto& [size, x_stride, y_stride] : triples) axes.axis[axes.count++] = {size, x_stride, y_stride};
+    return axes;
+}
+
+template <class E>
+E checked(int value, int count, const char* what) {
+    if (value < 0 || value >= count) throw nb::value_error(what);
+    return static_cast<E>(value);
+}
+
+// What Python holds of a bound plan. The plan itself belongs to C++: it outlives the interpreter's objects.
+struct BoundHandle {
+    std::shared_ptr<const Bound> bound;
+};
+
+BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, const Triples& reduce,
+                            std::tuple<std::int64_t, std::int64_t, std::int64_t> inner, std::int64_t rows,
+                            std::int64_t length, std::int64_t chunk, std::int64_t tile, bool resident, bool split,
+                            bool nontemporal, bool prefetch, int threads, const std::vector<std::int64_t>& shape) {
+    if (shape.size() > kMostAxes) throw nb::value_error("more than 64 dimensions");
+    auto bound = std::make_shared<Bound>();
+    const auto algo = checked<Algorithm>(algorithm, 6, "unknown algorithm");
+    const auto result = checked<DType>(out, 4, "unknown result dtype");
+    bound->job = {.op = checked<Op>(op, 7, "unknown operation"),
+                  .algorithm = algo,
+                  .in = checked<DType>(in, 4, "unknown input dtype"),
+                  .out = result,
+                  .outer = axes_from(outer),
+                  .reduce = axes_from(reduce),
+                  .inner = {std::get<0>(inner), std::get<1>(inner), std::get<2>(inner)},
+                  .rows = rows,
+                  .length = length,
+                  .chunk = chunk,
+                  .tile = tile,
+                  .resident = resident,
+                  .split = split,
+                  .nontemporal = nontemporal,
+                  .prefetch = prefetch,
+                  .threads = threads};
+    bound->tiles = algo == Algorithm::strided || algo == Algorithm::packed;
+    bound->result_dtype = result;
+    bound->ndim = static_cast<int>(shape.size());
+    std::int64_t results = 1;
+    for (std::size_t i = 0; i < shape.size(); ++i) results *= bound->shape[i] = shape[i];
+    const std::int64_t inner_size = bound->tiles ? bound->job.inner.size : 1;
+    bound->bytes = rows * inner_size * length * size_of(bound->job.in) + results * size_of(result);
+    return {bound};
+}
+
+nb::object run(const BoundHandle& handle, nb::handle x, nb::handle out) {
+    ArrayView view, out_view;
+    if (!view_array(x.ptr(), view)) throw nb::type_error("run: x is not an array that the kernels read");
+    const bool has_out = !out.is_none();
+    if (has_out && !view_array(out.ptr(), out_view)) throw nb::type_error("run: out is not an array that the kernels write");
+    PyObject* result = run_bound(*handle.bound, view, has_out ? out.ptr() : nullptr, &out_view);
+    if (!result) throw nb::python_error();
+    return nb::steal(result);
+}
+
+// (dtype, shape, strides in elements, address, writable, is a tensor), or None for an array the kernels cannot read.
+nb::object describe(nb::handle x) {
+    ArrayView v;
+    if (!view_array(x.ptr(), v)) return nb::none();
+    nb::list shape, strides;
+    for (int i = 0; i < v.ndim; ++i) {
+        shape.append(v.shape[i]);
+        strides.append(v.strides[i]);
+    }
+    return nb::make_tuple(static_cast<int>(v.dtype), nb::tuple(shape), nb::tuple(strides),
+                          reinterpret_cast<std::uintptr_t>(v.data), v.writable, v.api != nullptr);
+}
+
+std::string overlap(nb::handle a, nb::handle b) {
+    ArrayView va, vb;
+    if (!view_array(a.ptr(), va) || !view_array(b.ptr(), vb)) throw nb::type_error("overlap: not arrays the kernels read");
+    switch (overlap_of(va, vb)) {
+        case Overlap::none: return "none";
+        case Overlap::same: return "same";
+        default: return "some";
+    }
+}
+
+void remember_call(nb::handle op, nb::handle x, nb::handle dim, nb::handle keepdim, nb::handle dtype, nb::handle out,
+                   nb::handle algorithm, const BoundHandle& handle) {
+    PyObject* args[] = {op.ptr(), x.ptr(), dim.ptr(), keepdim.ptr(), dtype.ptr(), out.ptr(), algorithm.ptr()};
+    remember(args, handle.bound);
+}
+
+nb::dict stats() {
+    const MemoryStats s = memory_stats();
+    nb::dict d;
+    d["bound_bytes"] = s.bound_bytes;
+    d["cached_bytes"] = s.cached_bytes;
+    d["cached_blocks"] = s.cached_blocks;
+    d["live_bytes"] = s.live_bytes;
+    d["live_blocks"] = s.live_blocks;
+    d["hits"] = s.hits;
+    d["misses"] = s.misses;
+    return d;
+}
+
+void copy(std::uintptr_t to, std::uintptr_t from, std::int64_t bytes, bool nontemporal) {
+    if (bytes < 0 || bytes % 4 != 0) throw nb::value_error("copy: bytes must be a multiple of 4, not negative");
+    nb::gil_scoped_release release;
+    kernels().copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes, nontemporal, get_num_threads());
+}
+
+PyMethodDef hot_methods[] = {
+    {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call)), METH_FASTCALL,
+     "call(op, x, dim, keepdim, dtype, out, algorithm) -> result, or None if this call has to be planned first"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+NB_MODULE(_engine, m) {
+    m.doc() = "The compiled half of onepass: CPU kernels, array exchange, threads, the memory of results.";
+    if (!import_numpy()) throw nb::python_error();
+    const char* forced = std::getenv("ONEPASS_ISA");
+    if (!choose_isa(forced ? forced : "")) {
+        std::string usable;
+        for (const std::string& name : usable_isas()) usable += " " + name;
+        const std::string message = usable.empty() ? "onepass: this processor lacks SSE4.2 (x86-64-v2), which the engine needs"
+                                                    : std::string("ONEPASS_ISA=") + forced + ": this processor runs" + usable;
+        PyErr_SetString(PyExc_ImportError, message.c_str());
+        throw nb::python_error();
+    }
+    nb::class_<BoundHandle>(m, "Bound");
+    m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a,
+          "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "prefetch"_a, "threads"_a,
+          "shape"_a);
+    m.def("run", &run, "bound"_a, "x"_a, "out"_a.none());
+    m.def("describe", &describe, "x"_a.none());
+    m.def("overlap", &overlap, "a"_a, "b"_a);
+    m.def("remember", &remember_call, "op"_a, "x"_a, "dim"_a.none(), "keepdim"_a, "dtype"_a.none(), "out"_a.none(),
+          "algorithm"_a.none(), "bound"_a);
+    m.def("forget_all", &forget_all);
+    m.def("last_algorithm", &last_algorithm);
+    m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });
+    m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
+    m.def("register_dtype", [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });
+    m.def("isa", [] { return std::string(kernels().isa); });
+    m.def("isas", &usable_isas);
+    m.def("vector_bytes", &vector_bytes);
+    m.def("set_num_threads", &set_num_threads);
+    m.def("get_num_threads", &get_num_threads);
+    m.def("empty_cache", &empty_cache);
+    m.def("set_cache_bound", &set_cache_bound);
+    m.def("memory_stats", &stats);
+    m.def("copy", &copy, "to"_a, "from_"_a, "bytes"_a, "nontemporal"_a);
+    if (PyModule_AddFunctions(m.ptr(), hot_methods) < 0) throw nb::python_error();
+}
+
+}  // namespace onepass

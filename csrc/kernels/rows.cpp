@@ -1,0 +1,38 @@
+// Compiled once per instruction set: ONEPASS_ISA names it.
+#include "onepass/cpu/rows.h"
+
+#include "kernels.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+void run_rows(const Job& job, const void* x, void* y) {
+    // One dtype throughout: kernels read and write it. Two: both ends are converted in cache-sized pieces.
+    if (job.in == job.out) {
+        with_type(job.in, [&](auto* null) { Rows<std::remove_pointer_t<decltype(null)>>(job, x, y).run(); });
+    } else if (job.in == DType::f64 || job.out == DType::f64) {
+        Rows<double>(job, x, y).run();
+    } else {
+        Rows<float>(job, x, y).run();
+    }
+}
+
+void run_copy(void* to, const void* from, std::int64_t bytes, bool past_cache, int threads) {
+    struct Moved {
+        const float* x;
+        VecF operator()(std::int64_t i) const { return load(x + i); }
+        VecF operator()(std::int64_t i, int n) const { return load_n(x + i, n, 0.0f); }
+    };
+    constexpr std::int64_t kPiece = 1 << 16;
+    const std::int64_t n = bytes / static_cast<std::int64_t>(sizeof(float));
+    auto body = [&](std::int64_t begin, std::int64_t end) {
+        const std::int64_t first = begin * kPiece;
+        const std::int64_t last = end * kPiece < n ? end * kPiece : n;
+        emit(static_cast<float*>(to) + first, last - first, past_cache, Moved{static_cast<const float*>(from) + first});
+        if (past_cache) stream_fence();
+    };
+    parallel_ranges((n + kPiece - 1) / kPiece, 1, threads, body);
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

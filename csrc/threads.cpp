@@ -1,0 +1,207 @@
+// One parallel region at a time. The caller works too; helpers join while tasks are left. A caller that finds the pool
+// busy (another Python thread is in it) runs its tasks alone: nobody waits, and results do not depend on who helped.
+#include "threads.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "onepass/cpu/threads.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace onepass {
+namespace {
+
+void relax() {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// A helper that ran out of work looks for more this many times (about 50 us) before it sleeps: calls often come in
+// series, and waking a sleeper costs more than most calls. Nobody spins longer.
+constexpr int kSpins = 1500;
+
+struct Region {
+    Region(void (*r)(void*, std::int64_t, std::int64_t), void* c, std::int64_t t, std::int64_t g)
+        : run(r), context(c), tasks(t), grain(g) {}
+
+    void (*run)(void*, std::int64_t, std::int64_t);
+    void* context;
+    std::int64_t tasks;
+    std::int64_t grain;
+    std::atomic<std::int64_t> next{0};
+    std::mutex failure_mutex;
+    std::exception_ptr failure;
+
+    void work() noexcept {
+        for (;;) {
+            const std::int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+            if (begin >= tasks) return;
+            const std::int64_t end = begin + grain < tasks ? begin + grain : tasks;
+            try {
+                run(context, begin, end);
+            } catch (...) {
+                std::lock_guard lock(failure_mutex);
+                if (!failure) failure = std::current_exception();
+                next.store(tasks, std::memory_order_relaxed);
+            }
+        }
+    }
+};
+
+thread_local bool is_helper = false;
+
+class Pool {
+   public:
+    void run(Region& region, int threads) {
+        std::unique_lock busy(busy_, std::try_to_lock);
+        if (!busy.owns_lock()) return region.work();
+        {
+            std::lock_guard lock(mutex_);
+            grow(threads - 1);
+            region_ = &region;
+            places_ = threads - 1;
+            announced_.fetch_add(1, std::memory_order_release);
+        }
+        if (sleepers_.load(std::memory_order_acquire) > 0) wake_.notify_all();
+        region.work();
+        {
+            std::lock_guard lock(mutex_);
+            region_ = nullptr;
+        }
+        for (int spins = 0; active_.load(std::memory_order_acquire) > 0; ++spins) {
+            if (spins < kSpins) {
+                relax();
+            } else {
+                std::this_thread::yield();
+            }
+        }
+    }
+
+   private:
+    // A system that refuses more threads leaves us with those there are.
+    void grow(int helpers) {
+        while (helpers_ < helpers) {
+            try {
+                std::thread([this] { help(); }).detach();
+                ++helpers_;
+            } catch (const std::system_error&) {
+                return;
+            }
+        }
+    }
+
+    void help() {
+        is_helper = true;
+        std::uint64_t seen = 0;
+        for (;;) {
+            for (int spins = 0; spins < kSpins && announced_.load(std::memory_order_acquire) == seen; ++spins) relax();
+            Region* region = nullptr;
+            {
+                std::unique_lock lock(mutex_);
+                if (announced_.load(std::memory_order_relaxed) == seen) {
+                    sleepers_.fetch_add(1);
+                    wake_.wait(lock, [&] { return announced_.load(std::memory_order_relaxed) != seen; });
+                    sleepers_.fetch_sub(1);
+                }
+                seen = announced_.load(std::memory_order_relaxed);
+                if (region_ && places_ > 0) {
+                    --places_;
+                    region = region_;
+                    active_.fetch_add(1, std::memory_order_relaxed);
+                }
+            }
+            if (region) {
+                region->work();
+                active_.fetch_sub(1, std::memory_order_release);
+            }
+        }
+    }
+
+    std::mutex busy_;   // held by the caller whose region runs
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable wake_;
+    Region* region_ = nullptr;
+    int places_ = 0;
+    int helpers_ = 0;
+    std::atomic<std::uint64_t> announced_{0};
+    std::atomic<int> sleepers_{0};
+    std::atomic<int> active_{0};
+};
+
+// Never destroyed: helpers may still sleep in it when the process ends. A forked child has no helpers and must not
+// touch locks that another thread may have held, so it gets a new pool and leaves the old one behind.
+std::atomic<Pool*> the_pool{nullptr};
+std::once_flag pool_once;
+
+Pool& pool() {
+    std::call_once(pool_once, [] {
+        the_pool = new Pool;
+        pthread_atfork(nullptr, nullptr, [] {
+            the_pool = new Pool;
+            is_helper = false;
+        });
+    });
+    return *the_pool.load(std::memory_order_acquire);
+}
+
+std::atomic<int> thread_count{0};
+
+class ThreadScratch {
+   public:
+    ~ThreadScratch() {
+        for (void* p : memory_) std::free(p);
+    }
+    void* at_least(Scratch slot, std::size_t bytes) {
+        const auto i = static_cast<std::size_t>(slot);
+        if (size_[i] < bytes) {
+            std::free(memory_[i]);
+            size_[i] = 0;
+            const std::size_t rounded = (bytes + 4095) / 4096 * 4096;
+            memory_[i] = std::aligned_alloc(4096, rounded);
+            if (!memory_[i]) throw std::bad_alloc();
+            size_[i] = rounded;
+        }
+        return memory_[i];
+    }
+
+   private:
+    void* memory_[4] = {};
+    std::size_t size_[4] = {};
+};
+
+}  // namespace
+
+void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*run)(void*, std::int64_t, std::int64_t),
+                  void* context) {
+    if (tasks <= 0) return;
+    if (threads <= 1 || tasks <= grain || is_helper) return run(context, 0, tasks);
+    const std::int64_t runs = (tasks + grain - 1) / grain;
+    Region region(run, context, tasks, grain);
+    pool().run(region, runs < threads ? static_cast<int>(runs) : threads);
+    if (region.failure) std::rethrow_exception(region.failure);
+}
+
+void* scratch(Scratch slot, std::size_t bytes) {
+    static thread_local ThreadScratch memory;
+    return memory.at_least(slot, bytes);
+}
+
+void set_num_threads(int n) { thread_count = n; }
+int get_num_threads() { return thread_count; }
+bool threads_chosen() { return thread_count > 0; }
+
+}  // namespace onepass

@@ -1,0 +1,23 @@
+"""onepass: the softmax family and row reductions at the speed of memory."""
+
+from .report import explain
+from .reductions import amax, amin, mean, sum
+from .runtime import empty_cache, get_num_threads, memory_stats, set_num_threads
+from .softmax import log_softmax, logsumexp, softmax
+
+__version__ = "0.1.0"
+__all__ = [
+    "amax",
+    "amin",
+    "empty_cache",
+    "explain",
+    "get_num_threads",
+    "log_softmax",
+    "logsumexp",
+    "mean",
+    "memory_stats",
+    "set_num_threads",
+    "softmax",
+    "sum",
+]
+

@@ -1,0 +1,273 @@
+"""Arrays in and out: the only file that knows NumPy, torch, JAX and other DLPack producers apart.
+
+Frameworks are recognised by what the caller has already imported; none is imported here except NumPy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _engine
+from .problem import ITEMSIZE
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of the engine's DType
+SUPPORTED = "float32, float64, float16 or bfloat16"
+_NUMPY_DTYPES: dict[np.dtype[Any], str] = {
+    np.dtype(np.float32): "float32",
+    np.dtype(np.float64): "float64",
+    np.dtype(np.float16): "float16",
+}
+_known_dtype_objects: set[int] = set()
+_CPU = (1, 12)  # DLPack device types whose memory the CPU reads: kDLCPU, kDLCUDAHost is 3 and left out
+
+
+@dataclass
+class Input:
+    """An array the engine reads as it is, and the way from the engine's result back to what the caller uses."""
+
+    array: Any
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    is_tensor: bool
+    same_object: bool  # the caller's own array: a later call with it can skip all this
+    wrap: Callable[[Any], Any]
+
+
+def _identity(y: Any) -> Any:
+    return y
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def _describe(op: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:
+    described = _engine.describe(array)
+    if described is None:
+        raise TypeError(f"{op}: cannot read x of type {type(x).__name__}; pass a NumPy array or a torch tensor")
+    dtype, shape, strides, _, _, is_tensor = described
+    return Input(array, DTYPES[dtype], shape, strides, is_tensor, array is x, wrap)
+
+
+def as_input(op: str, x: Any, dtype: str | None) -> Input:
+    """The array to read, or an error that says what to pass instead. `dtype` is the result's, if the caller named one."""
+    if _engine.describe(x) is not None:
+        return _describe(op, x, x, _identity)
+    torch = _torch()
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _from_torch(op, torch, x, dtype)
+    if isinstance(x, np.ndarray) or np.isscalar(x):
+        return _from_numpy(op, x, x, _identity)
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        return _from_dlpack(op, x)
+    return _from_numpy(op, np.asarray(x), x, _identity)
+
+
+# ---- NumPy ----
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether this is ml_dtypes' bfloat16; tells the engine its type number the first time."""
+    if dtype.name != "bfloat16":
+        return False
+    _engine.register_bfloat16(dtype)
+    _NUMPY_DTYPES[dtype] = "bfloat16"
+    return True
+
+
+def _from_numpy(op: str, x: Any, original: Any, wrap: Callable[[Any], Any]) -> Input:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{op}: x is a masked array of shape {x.shape}; what a mask means is yours to say: "
+            "pass x.filled(-numpy.inf) to leave masked elements out, or x.data to ignore the mask"
+        )
+    array = np.asarray(x)
+    if array.dtype.kind in "biu":
+        array = array.astype(np.float64)  # as in SciPy
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype not in _NUMPY_DTYPES and not is_bfloat16(array.dtype):
+        kind = {"c": "complex", "O": "object", "V": "structured", "M": "datetime", "m": "timedelta"}.get(
+            array.dtype.kind, ""
+        )
+        described = f"{kind} dtype {array.dtype}" if kind else f"dtype {array.dtype}"
+        raise TypeError(
+            f"{op}: x of shape {array.shape} has {described}; expected {SUPPORTED}, or integers: convert with x.astype"
+        )
+    if _engine.describe(array) is None:  # unaligned, or a field of a structured array
+        array = array.copy()
+    return _describe(op, array, original, wrap)
+
+
+# ---- torch ----
+
+
+def _from_torch(op: str, torch: Any, x: Any, dtype: str | None) -> Input:
+    if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(
+            f"{op}: x is a {type(x).__module__}.{type(x).__name__}, a subclass of torch.Tensor that onepass does not "
+            "know; pass x.as_subclass(torch.Tensor), or use torch's own function"
+        )
+    shape = tuple(x.shape)
+    if x.requires_grad:
+        if torch.is_grad_enabled():
+            raise ValueError(
+                f"{op}: x of shape {shape}, dtype {x.dtype} requires grad, and onepass records no gradient yet; "
+                "call it under torch.no_grad(), or pass x.detach()"
+            )
+        x = x.detach()
+    if x.device.type != "cpu":
+        raise ValueError(f"{op}: x of shape {shape} is on device {x.device}; onepass runs on the CPU: pass x.cpu()")
+    if x.layout != torch.strided:
+        raise TypeError(f"{op}: x of shape {shape} has layout {x.layout}; pass x.to_dense()")
+    if not x.dtype.is_floating_point:
+        if dtype is None or x.dtype.is_complex:
+            raise TypeError(
+                f"{op}: x of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to(torch.float32)"
+                + ("" if x.dtype.is_complex else ", or pass dtype=")
+            )
+        x = x.to(getattr(torch, dtype))
+    name = str(x.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise TypeError(f"{op}: x of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to")
+    if x.is_neg():
+        x = x.resolve_neg()
+    if _engine.register_exchange_type(type(x)) and _engine.describe(x) is not None:
+        return _describe(op, x, x, _identity)
+    # torch before 2.10 has no C exchange API; NumPy's view of the same memory serves.
+    if name == "bfloat16":
+        import ml_dtypes
+
+        bits = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        is_bfloat16(bits.dtype)
+        return _describe(op, bits, x, lambda y: torch.from_numpy(y.view(np.int16)).view(torch.bfloat16))
+    return _describe(op, x.numpy(), x, torch.from_numpy)
+
+
+# ---- every other producer ----
+
+
+def _from_dlpack(op: str, x: Any) -> Input:
+    device = x.__dlpack_device__()
+    if int(device[0]) != 1:
+        raise ValueError(f"{op}: x of type {type(x).__name__} is on DLPack device {tuple(map(int, device))}, not a CPU")
+    try:
+        array = np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError):
+        array = np.asarray(x)  # bfloat16, which NumPy does not take through DLPack
+
+    def wrap(y: Any) -> Any:
+        namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
+        if namespace is None:
+            return y
+        try:
+            return namespace.from_dlpack(y)
+        except (BufferError, RuntimeError, TypeError):
+            return namespace.asarray(y)
+
+    return _from_numpy(op, array, x, wrap)
+
+
+# ---- dtype= and out= ----
+
+
+def resolve_dtype(op: str, dtype: Any) -> str | None:
+    """The name of a result dtype given as a NumPy or torch dtype, a scalar type or a string."""
+    if dtype is None:
+        return None
+    torch = _torch()
+    if torch is not None and isinstance(dtype, torch.dtype):
+        name = str(dtype).removeprefix("torch.")
+    else:
+        try:
+            name = "bfloat16" if dtype == "bfloat16" else np.dtype(dtype).name
+        except TypeError:
+            name = repr(dtype)
+    if name not in DTYPES:
+        raise TypeError(f"{op}: dtype {dtype!r} is not a dtype of a result; expected {SUPPORTED}")
+    if name == "bfloat16":
+        import ml_dtypes
+
+        is_bfloat16(np.dtype(ml_dtypes.bfloat16))
+    # Types and torch dtypes live as long as the process: the engine may know them by address.
+    if id(dtype) not in _known_dtype_objects and (isinstance(dtype, type) or type(dtype).__module__ == "torch"):
+        _known_dtype_objects.add(id(dtype))
+        _engine.register_dtype(dtype, DTYPES.index(name))
+    return name
+
+
+def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
+    """Strides of `out` once it is known to take this result; an error, with nothing written, otherwise."""
+    kind = "torch.Tensor" if source.is_tensor else "numpy.ndarray"
+    torch = _torch()
+    if isinstance(out, np.ndarray) and not source.is_tensor:
+        is_bfloat16(out.dtype)
+    elif torch is not None and source.is_tensor and type(out) in (torch.Tensor, torch.nn.Parameter):
+        if out.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{op}: out requires grad, and onepass records no gradient; pass out.detach()")
+        _engine.register_exchange_type(type(out))
+    else:
+        raise TypeError(f"{op}: out must be a {kind} like x, got {type(out).__module__}.{type(out).__name__}")
+    if tuple(out.shape) != shape:
+        raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {shape}")
+    name = str(out.dtype).removeprefix("torch.")
+    if name != dtype:
+        raise TypeError(f"{op}: out has dtype {name}, the result has dtype {dtype}; pass dtype={name!r} or another out")
+    described = _engine.describe(out)
+    if described is None:
+        raise ValueError(
+            f"{op}: out of shape {shape}, dtype {name} cannot be written in place: "
+            "expected an aligned, native-endian CPU array that is not a subclass"
+        )
+    _, _, strides, _, writable, _ = described
+    if not writable:
+        raise ValueError(f"{op}: out of shape {shape}, dtype {name} is read-only")
+    if _aliases_itself(shape, strides):
+        raise ValueError(f"{op}: elements of out share memory (shape {shape}, strides {strides}); pass one that owns each")
+    if _engine.overlap(source.array, out) == "some" and _share_memory(source, out):
+        raise ValueError(
+            f"{op}: out of shape {shape} overlaps x without being exactly x; pass x itself, or memory apart from it"
+        )
+    return tuple(strides)
+
+
+def _aliases_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether two indices may name one element: a stride shorter than what faster axes span."""
+    span = 0
+    for stride, size in sorted((abs(st), sz) for st, sz in zip(strides, shape, strict=True) if sz > 1):
+        if stride <= span:
+            return True
+        span += stride * (size - 1)
+    return False
+
+
+def _share_memory(source: Input, out: Any) -> bool:
+    """An exact answer where the spans of two arrays overlap; interleaved ones may still be apart."""
+    views = []
+    for array in (source.array, out):
+        dtype, shape, strides, address, _, _ = _engine.describe(array)
+        itemsize = ITEMSIZE[DTYPES[dtype]]
+        views.append(_view_of_address(address, shape, [stride * itemsize for stride in strides], itemsize))
+    try:
+        return bool(np.shares_memory(*views, max_work=1_000_000))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _view_of_address(address: int, shape: tuple[int, ...], strides: list[int], itemsize: int) -> Any:
+    class Holder:
+        __array_interface__ = {
+            "data": (address, True),
+            "shape": shape,
+            "strides": tuple(strides),
+            "typestr": f"|V{itemsize}",
+            "version": 3,
+        }
+
+    return np.asarray(Holder())

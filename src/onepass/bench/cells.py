@@ -1,0 +1,135 @@
+"""What is measured: the one registry of benchmark cells, each with the regime it stands for."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+REDUCTIONS = ("logsumexp", "sum", "amax")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One operation on one array. Every contender runs it with a fresh result, into `out=`, or both."""
+
+    group: str
+    op: str
+    shape: tuple[int, ...]
+    why: str
+    dim: int = -1
+    dtype: str = "float32"
+    framework: str = "any"  # of the input: "torch", "numpy", or "any": torch where it takes part, else NumPy
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        parts = [self.op, "x".join(map(str, self.shape))]
+        parts += [f"dim{self.dim}"] if self.dim != -1 else []
+        parts += [self.dtype] if self.dtype != "float32" else []
+        parts += [self.framework] if self.framework != "any" else []
+        return "-".join(parts)
+
+    @property
+    def axis(self) -> int:
+        return self.dim % len(self.shape)
+
+    @property
+    def length(self) -> int:
+        """Elements of one row: what is reduced."""
+        return self.shape[self.axis]
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        if self.op in REDUCTIONS:
+            return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+        return self.shape
+
+    @property
+    def input_bytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def moved_bytes(self) -> int:
+        """The bytes that must cross memory: the input once, the result once."""
+        return self.input_bytes + math.prod(self.result_shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def checked_rows(self) -> int:
+        """Rows compared with the reference: about two million elements; the first and the last row at least."""
+        rows = math.prod(self.shape) // self.length
+        return min(rows, max(2, (1 << 21) // self.length))
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory for the run: input, `out=`, a fresh result and four temporaries of the naive contenders; the
+        reference takes some six temporaries of 16 bytes per element."""
+        return 7 * self.input_bytes + 100 * self.checked_rows * self.length
+
+
+_SHAPES = (
+    # (shape, dim, dtype, why)
+    ((4096, 1024), -1, "float32", "rows that fit registers or L1, array in L3"),
+    ((32768, 128), -1, "float32", "many short rows"),
+    ((1024, 32768), -1, "float32", "rows of 128 KiB: past L1, inside L2"),
+    ((128, 262144), -1, "float32", "rows of 1 MiB: at the edge of L2"),
+    ((8, 2097152), -1, "float32", "rows of 8 MiB: past L2"),
+    ((1, 16777216), -1, "float32", "one row for all threads"),
+    ((32, 256, 56, 56), 1, "float32", "channels of an image: dim is not the last"),
+    ((4096, 4096), -1, "bfloat16", "16-bit input, 32-bit arithmetic"),
+)
+_QUICK = {("softmax", (4096, 1024)), ("softmax", (32768, 128)), ("softmax", (8, 2097152)), ("sum", (4096, 1024))}
+
+_STRIDED = (
+    ((4096, 4096), 0, "reduce down the columns of a matrix"),
+    ((64, 1000, 196), 1, "classes of a dense classifier: inner size not a multiple of a vector"),
+    ((8, 21, 512, 512), 1, "few classes, large inner: segmentation"),
+    ((2, 128256, 16), 1, "vocabulary before a small inner"),
+    ((4096, 8, 128), 1, "a very short dim"),
+    ((65536, 32, 4), 1, "inner smaller than a vector"),
+)
+
+
+def _registry() -> tuple[Cell, ...]:
+    cells = [
+        Cell(op, op, shape, why, dim, dtype, quick=(op, shape) in _QUICK)
+        for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax")
+        for shape, dim, dtype, why in _SHAPES
+    ]
+    for rows, widths in ((4096, (1023, 1024, 1025)), (256, (50256, 50257))):
+        for width in widths:
+            if (rows, width) != (4096, 1024):  # already in the group softmax
+                why = "even width, to compare the odd ones with" if width % 2 == 0 else "odd width: every row unaligned"
+                cells.append(Cell("widths", "softmax", (rows, width), why))
+    cells += [Cell("strided", "softmax", shape, why, dim) for shape, dim, why in _STRIDED]
+    for framework in ("numpy", "torch"):
+        for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
+            why = f"the cost of one call from {framework}"
+            cells.append(Cell("calls", op, (8, 8), why, framework=framework, quick=op == "softmax"))
+    return tuple(cells)
+
+
+CELLS = _registry()
+GROUPS = tuple(dict.fromkeys(cell.group for cell in CELLS))
+
+
+def select(patterns: Iterable[str] | None, quick: bool, registry: Sequence[Cell] = CELLS) -> list[Cell]:
+    """The cells that match any of the patterns (a name, a group, or a glob over names), in registry order.
+
+    >>> [cell.name for cell in select(["softmax-*x128", "strided"], quick=False)][:2]
+    ['softmax-32768x128', 'softmax-4096x4096-dim0']
+    """
+    if patterns is None:
+        return [cell for cell in registry if cell.quick or not quick]
+    chosen = set()
+    for pattern in map(str.strip, patterns):
+        hits = {cell.name for cell in registry if pattern == cell.group or fnmatch.fnmatchcase(cell.name, pattern)}
+        if not hits:
+            names = [*dict.fromkeys(cell.group for cell in registry), *(cell.name for cell in registry)]
+            near = difflib.get_close_matches(pattern, names, 3, 0.5) or names[:5]
+            raise ValueError(f"no benchmark cell or group is named {pattern!r}; near it: {', '.join(near)}")
+        chosen |= hits
+    return [cell for cell in registry if cell.name in chosen]

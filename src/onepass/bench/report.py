@@ -1,0 +1,258 @@
+"""What the benchmark shows: tables on the screen, and one document that the JSON, the page and the plot are made of."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from onepass.bench.cells import Cell
+from onepass.bench.peers import Peer
+from onepass.bench.results import CellReport, Outcome, summarize
+from onepass.machine import this_machine
+
+SCHEMA = 1
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+# Settings from outside that change what a contender does; recorded when set.
+_ENVIRONMENT = (
+    *("ONEPASS_", "ATEN_CPU_CAPABILITY", "THP_MEM_ALLOC", "XLA_", "NPROC"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"),
+)
+
+
+class OutputError(Exception):
+    """A file that was asked for cannot be written."""
+
+
+def format_seconds(seconds: float) -> str:
+    """Three digits and a unit.
+
+    >>> format_seconds(4.56e-5)
+    '45.6 us'
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 100 else f"{seconds / scale:.0f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def format_cell(cell: Cell) -> str:
+    """The cell as a person would say it.
+
+    >>> format_cell(Cell("strided", "softmax", (64, 8), "an example", dim=0))
+    'softmax 64 x 8 float32, dim 0'
+    """
+    shape = " x ".join(map(str, cell.shape))
+    source = f", from {cell.framework}" if cell.framework != "any" else ""
+    return f"{cell.op} {shape} {cell.dtype}" + (f", dim {cell.dim}" if cell.dim != -1 else "") + source
+
+
+class Screen:
+    """The tables on the terminal, each printed when its cell is done."""
+
+    def __init__(self, peers: Sequence[Peer], threads: int, cells: int, console: Console | None = None):
+        self.console = console or Console(highlight=False)
+        self.cells = cells
+        self.started = 0
+        here = machine()
+        self.console.print(
+            f"{here['processor']}, {here['isa']}, {threads} thread{'s' if threads != 1 else ''}, "
+            f"{here['memory_bytes'] / 2**30:.0f} GiB; a round takes every contender in random order"
+        )
+        self.console.print("contenders: " + "; ".join(_presence(peer) for peer in peers))
+
+    def start(self, cell: Cell) -> None:
+        self.started += 1
+        self.console.print(f"\n[bold]{self.started}/{self.cells} {format_cell(cell)}[/bold]: {cell.why}")
+
+    def show(self, report: CellReport) -> None:
+        if report.skipped:
+            self.console.print(f"skipped: {report.skipped}")
+            return
+        table = _table(("contender",), ("time", "spread", "GB/s", "of copy", "onepass is", "ULP", "quiet"))
+        for outcome in report.outcomes:
+            table.add_row(*_row(report, outcome))
+        self.console.print(table)
+        for outcome in report.outcomes:
+            if outcome.timing is None:
+                self.console.print(f"{outcome.label} {outcome.status}, not timed: {outcome.note}", style="red")
+        nbytes = report.cell.moved_bytes
+        moved = f"{nbytes / 1e6:.4g} MB" if nbytes >= 1e5 else f"{nbytes} bytes"
+        self.console.print(f"onepass ran {report.algorithm}; {moved} must move", style="dim")
+        if any(outcome.timing and outcome.timing.noisy for outcome in report.outcomes):
+            remark = "! others used the machine: the median is over all windows"
+            self.console.print(remark, style="yellow")
+
+    def summary(self, reports: Iterable[CellReport]) -> None:
+        table = _table(("group", "contender"), ("cells", "onepass is", "at worst", "of copy"))
+        for group, contenders in summarize(reports).items():
+            heading = group
+            for label, means in contenders.items():
+                ratios = (
+                    ("", "") if label.startswith("onepass") else map(_times, (means["ratio"], means["worst_ratio"]))
+                )
+                table.add_row(heading, label, str(means["cells"]), *ratios, _percent(means["fraction"]))
+                heading = ""  # named once
+        self.console.print("\n[bold]Geometric means[/bold]: a fresh result against a fresh result, out= against out=")
+        self.console.print(table)
+
+    def wrote(self, path: Path) -> None:
+        self.console.print(f"wrote {path}")
+
+
+def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _presence(peer: Peer) -> str:
+    missing = peer.missing
+    return f"{peer.name} not installed (pip install {' '.join(missing)})" if missing else f"{peer.name} {peer.version}"
+
+
+def _row(report: CellReport, outcome: Outcome) -> tuple[str | Text, ...]:
+    timing = outcome.timing
+    if timing is None:
+        return (outcome.label, Text(outcome.status, style="red"))
+    ratio = None if outcome.peer == "onepass" else report.ratio(outcome)
+    quiet = f"{timing.quiet}/{len(timing.windows)}"
+    return (
+        Text(outcome.label, style="bold" if outcome.peer == "onepass" else ""),
+        format_seconds(timing.median),
+        f"{timing.spread:.0%}",
+        f"{outcome.gb_per_s:.1f}" if (outcome.gb_per_s or 0) >= 1 else f"{outcome.gb_per_s:.2f}",
+        _percent(report.fraction(outcome)),
+        Text(_times(ratio), style="" if ratio is None else "green" if ratio >= 1 else "red"),
+        "" if outcome.error_ulp is None else f"{outcome.error_ulp:.2g}",
+        Text(f"! {quiet}", style="yellow") if timing.noisy else quiet,
+    )
+
+
+def _times(ratio: float | int | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x"
+
+
+def _percent(fraction: float | int | None) -> str:
+    return "" if fraction is None else f"{fraction:.0%}"
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on: processor, instruction set, caches, memory, kernel, page size policy."""
+    try:
+        huge_pages = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().split("[")[1].split("]")[0]
+    except (OSError, IndexError):
+        huge_pages = "unknown"
+    return {
+        **asdict(this_machine()),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "transparent_huge_pages": huge_pages,
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)},
+    }
+
+
+def document(reports: Sequence[CellReport], peers: Sequence[Peer], settings: dict[str, Any]) -> dict[str, Any]:
+    """Everything measured, as plain data: the schema of `--json`."""
+    from onepass.bench.peers import PEERS
+
+    return {
+        "schema": SCHEMA,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "onepass": PEERS["onepass"].version,
+        "machine": machine(),
+        "settings": settings,
+        "contenders": {peer.name: None if peer.missing else peer.version for peer in peers},
+        "cells": [_cell(report) for report in reports],
+        "summary": summarize(reports),
+    }
+
+
+def _cell(report: CellReport) -> dict[str, Any]:
+    cell = report.cell
+    return {
+        "name": cell.name,
+        **{key: getattr(cell, key) for key in ("group", "op", "dim", "dtype", "why", "length", "moved_bytes")},
+        "shape": list(cell.shape),
+        "input": report.framework,
+        "algorithm": report.algorithm,
+        "skipped": report.skipped,
+        "tolerance_ulp": report.tolerance_ulp,
+        "copy_gb_per_s": report.copy_limit,
+        "outcomes": [_outcome(report, outcome) for outcome in report.outcomes],
+    }
+
+
+def _outcome(report: CellReport, outcome: Outcome) -> dict[str, Any]:
+    timing = outcome.timing
+    measured: dict[str, Any] = {}
+    if timing is not None:
+        measured = {
+            "seconds": timing.median,
+            "spread": timing.spread,
+            "gb_per_s": outcome.gb_per_s,
+            "fraction_of_copy": report.fraction(outcome),
+            "onepass_is_times_faster": report.ratio(outcome),
+            "noisy": timing.noisy,
+            "windows": [asdict(window) for window in timing.windows],
+        }
+    keys = ("label", "peer", "mode", "statement", "status", "note", "error_ulp", "moved_bytes")
+    return {**{key: getattr(outcome, key) for key in keys}, **measured}
+
+
+def check_outputs(json: Path | None, html: Path | None, plot: Path | None) -> None:
+    """Raise OutputError now rather than after minutes of measuring."""
+    for path in filter(None, (json, html, plot)):
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise OutputError(f"cannot write {path}: {folder} is no directory")
+        if path.is_dir() or not os.access(folder, os.W_OK):
+            raise OutputError(f"cannot write {path}: {'it is a directory' if path.is_dir() else 'permission denied'}")
+    if plot is not None and plot.suffix.lower() not in PLOT_SUFFIXES:
+        raise OutputError(f"cannot write {plot}: a plot ends in {', '.join(PLOT_SUFFIXES)}")
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise OutputError("a plot needs matplotlib: pip install matplotlib")
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    from onepass.files.atomic import replacing
+
+    try:
+        with replacing(path) as stream:
+            write(stream)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_json(document: dict[str, Any], path: Path) -> None:
+    """The document, one line per value."""
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    _replace(path, lambda stream: stream.write(text.encode()))
+
+
+def write_html(document: dict[str, Any], path: Path) -> None:
+    """One page that needs nothing else: the data, a sortable table and a chart."""
+    page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = page.replace("__DATA__", data)
+    _replace(path, lambda stream: stream.write(text.encode()))
+
+
+def write_plot(document: dict[str, Any], path: Path) -> None:
+    """The picture, in the format that the name ends in."""
+    from onepass.bench.plot import draw
+
+    _replace(path, lambda stream: draw(document, stream, path.suffix.lower().lstrip(".")))

@@ -1,0 +1,92 @@
+"""What a benchmark found: one outcome per contender, one report per cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from onepass.bench.cells import Cell
+from onepass.bench.timing import Timing
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One contender in one cell. Only a status of "ok" has a timing."""
+
+    label: str
+    peer: str
+    mode: str
+    statement: str
+    moved_bytes: int
+    status: str  # "ok", "wrong": failed verification, "failed": raised
+    note: str = ""
+    error_ulp: float | None = None
+    timing: Timing | None = None
+
+    @property
+    def gb_per_s(self) -> float | None:
+        return self.moved_bytes / self.timing.median / 1e9 if self.timing else None
+
+
+@dataclass(frozen=True)
+class CellReport:
+    """All outcomes of one cell; `skipped` says why there are none."""
+
+    cell: Cell
+    framework: str = ""
+    algorithm: str = ""
+    tolerance_ulp: float = 0.0
+    outcomes: tuple[Outcome, ...] = field(default=())
+    skipped: str = ""
+
+    @property
+    def copy_limit(self) -> float | None:
+        """GB/s of the faster of the two copies, read and written bytes counted."""
+        return max((o.gb_per_s or 0.0 for o in self.outcomes if o.mode == "copy"), default=0.0) or None
+
+    def fraction(self, outcome: Outcome) -> float | None:
+        """Of the copy limit. A reduction may pass 1: it does not write what it reads."""
+        if outcome.gb_per_s is None or self.copy_limit is None:
+            return None
+        return outcome.gb_per_s / self.copy_limit
+
+    def ratio(self, outcome: Outcome) -> float | None:
+        """How many times faster onepass is, like for like: a fresh result against a fresh result."""
+        ours = next((o for o in self.outcomes if o.peer == "onepass" and o.mode == outcome.mode), None)
+        if ours is None or ours.timing is None or outcome.timing is None:
+            return None
+        return outcome.timing.median / ours.timing.median
+
+
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """The geometric mean of the values that exist.
+
+    >>> geometric_mean([1.0, None, 4.0])
+    2.0
+    """
+    known = [value for value in values if value]
+    return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else None
+
+
+def summarize(reports: Iterable[CellReport]) -> dict[str, dict[str, dict[str, float | int | None]]]:
+    """Per group and for all: geometric means of each contender's ratio and fraction, and the worst ratio."""
+    groups: dict[str, list[CellReport]] = {}
+    for report in reports:
+        if report.outcomes:
+            groups.setdefault(report.cell.group, []).append(report)
+    if len(groups) > 1:
+        groups["all"] = [report for group in groups.values() for report in group]
+    summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
+    for group, members in groups.items():
+        labels = dict.fromkeys(o.label for r in members for o in r.outcomes if o.mode != "copy")
+        for label in labels:
+            pairs = [(r, o) for r in members for o in r.outcomes if o.label == label and o.timing]
+            ratios = [ratio for r, o in pairs if (ratio := r.ratio(o)) is not None]
+            summary.setdefault(group, {})[label] = {
+                "cells": len(pairs),
+                "ratio": geometric_mean(ratios),
+                "worst_ratio": min(ratios, default=None),
+                "fraction": geometric_mean(r.fraction(o) for r, o in pairs),
+            }
+    return summary

@@ -1,0 +1,155 @@
+"""Run the benchmark: prepare, verify, then time the contenders of each cell against each other."""
+
+from __future__ import annotations
+
+import sys
+import timeit
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import onepass
+from onepass import _engine
+from onepass.bench import report
+from onepass.bench.cells import CELLS, Cell, select
+from onepass.bench.peers import PEERS, Contender, Data, Peer, check_copy, copies, equal_threads, make_data
+from onepass.bench.results import CellReport, Outcome
+from onepass.bench.timing import Effort, interleave
+from onepass.bench.verify import Verifier, WrongResult
+from onepass.machine import memory_bytes
+
+FULL = Effort(rounds=7, most_rounds=14, window_seconds=0.06)
+QUICK = Effort(rounds=4, most_rounds=4, window_seconds=0.03)
+
+
+def list_cells() -> list[str]:
+    """One line per benchmark cell, in the order in which they run: its name, its group, and why it is there."""
+    return [f"{cell.name:36} {cell.group:12} {cell.why}" for cell in CELLS]
+
+
+def run_benchmark(
+    quick: bool = False,
+    cells: list[str] | None = None,
+    against: list[str] | None = None,
+    json: Path | None = None,
+    plot: Path | None = None,
+    html: Path | None = None,
+    repeats: int | None = None,
+) -> int:
+    """Measure onepass against the libraries that are installed, print the tables and write the files asked for.
+
+    `cells` are names, groups or globs; `against` names contenders; `repeats` is the number of rounds.
+    Returns 0; 1 where a file cannot be written or a result of onepass is wrong; 2 for an unknown cell or contender.
+    """
+    try:
+        chosen = select(cells, quick and cells is None)
+        peers = choose_peers(against)
+        if repeats is not None and repeats < 1:
+            raise ValueError(f"repeats is {repeats}; expected at least 1")
+    except ValueError as error:
+        return _fail(error, 2)
+    try:
+        report.check_outputs(json, html, plot)
+        effort = QUICK if quick else FULL
+        if repeats is not None:
+            effort = replace(effort, rounds=repeats, most_rounds=repeats)
+        installed = [peer for peer in peers if not peer.missing]
+        with equal_threads(any(peer.name == "torch" for peer in installed)) as threads:
+            screen = report.Screen(peers, threads, len(chosen))
+            reports = []
+            for cell in chosen:
+                screen.start(cell)
+                reports.append(measure(cell, installed, effort))
+                screen.show(reports[-1])
+            screen.summary(reports)
+        settings = {**asdict(effort), "quick": quick, "threads": threads}
+        document = report.document(reports, peers, settings)
+        for path, write in ((json, report.write_json), (html, report.write_html), (plot, report.write_plot)):
+            if path is not None:
+                write(document, path)
+                screen.wrote(path)
+    except report.OutputError as error:
+        return _fail(error, 1)
+    ours = [outcome for done in reports for outcome in done.outcomes if outcome.peer == "onepass"]
+    return 1 if any(outcome.status != "ok" for outcome in ours) else 0
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"onepass bench: {error}", file=sys.stderr)
+    return code
+
+
+def choose_peers(against: Sequence[str] | None) -> list[Peer]:
+    """The peers named, onepass always among them; all of them by default."""
+    named = set(PEERS) if against is None else {"onepass", *(name.strip() for name in against)}
+    if unknown := sorted(named - set(PEERS)):
+        raise ValueError(f"no contender is named {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    return [peer for name, peer in PEERS.items() if name in named]
+
+
+def measure(cell: Cell, peers: Sequence[Peer], effort: Effort) -> CellReport:
+    """Verify and time one cell; `peers` are installed."""
+    torch_takes_part = any(peer.name == "torch" for peer in peers)
+    if cell.framework == "torch" and not torch_takes_part:
+        return CellReport(cell, skipped="its input is a torch tensor, and torch does not take part")
+    memory = memory_bytes()
+    if cell.needed_bytes > memory // 2:
+        needed = f"{cell.needed_bytes / 2**30:.1f} GiB"
+        return CellReport(cell, skipped=f"needs {needed}, more than half of the {memory / 2**30:.1f} GiB here")
+    framework = "torch" if torch_takes_part and cell.framework != "numpy" else "numpy"
+    data = make_data(cell, framework)
+    verifier = Verifier(cell, data.x_numpy)
+    outcomes, timers = [], {}
+    for contender, problem in _prepared(data, peers):
+        outcome = problem or _verified(contender, data, verifier)
+        outcomes.append(outcome)
+        if outcome.status == "ok":
+            timers[outcome.label] = timeit.Timer(contender.statement, globals=dict(contender.names))
+    timings = interleave(timers, effort)
+    timed = tuple(replace(outcome, timing=timings.get(outcome.label)) for outcome in outcomes)
+    getattr(onepass, cell.op)(data.x, dim=cell.dim)
+    algorithm = _engine.last_algorithm()
+    onepass.empty_cache()
+    return CellReport(cell, framework, algorithm, verifier.tolerance, timed)
+
+
+def _prepared(data: Data, peers: Sequence[Peer]) -> list[tuple[Contender, Outcome | None]]:
+    """Every contender that supports the cell; with an outcome already where preparing it failed."""
+    prepared: list[tuple[Contender, Outcome | None]] = [(contender, None) for contender in copies(data)]
+    for peer in peers:
+        if data.cell.framework not in peer.inputs:
+            continue
+        try:
+            prepared += [(contender, None) for contender in peer.prepare(data)]
+        except Exception as error:  # a broken peer is a finding of the benchmark, not the end of it
+            contender = Contender(peer.name, "fresh", "", {}, data.cell.moved_bytes)
+            prepared.append((contender, _outcome(contender, "failed", note=_first_line(error))))
+    return prepared
+
+
+def _verified(contender: Contender, data: Data, verifier: Verifier) -> Outcome:
+    try:
+        if contender.mode == "copy":
+            check_copy(contender)
+            return _outcome(contender, "ok")
+        result = contender.result(data.out_numpy)
+    except Exception as error:  # as above
+        return _outcome(contender, "failed", note=_first_line(error))
+    try:
+        error_ulp = verifier.error(result)
+    except WrongResult as wrong:
+        return _outcome(contender, "wrong", note=str(wrong))
+    if not error_ulp <= verifier.tolerance:
+        note = f"off by {error_ulp:.4g} ULP; {verifier.tolerance:.4g} allowed"
+        return _outcome(contender, "wrong", note=note, error_ulp=error_ulp)
+    return _outcome(contender, "ok", error_ulp=error_ulp)
+
+
+def _outcome(contender: Contender, status: str, **more: Any) -> Outcome:
+    who = (contender.label, contender.peer, contender.mode, contender.statement, contender.moved_bytes)
+    return Outcome(*who, status, **more)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

@@ -1,0 +1,88 @@
+"""Is a contender's result right? Checked against the float64 reference before anything is timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from onepass import reference
+from onepass.bench.cells import REDUCTIONS, Cell
+
+Array = NDArray[Any]
+
+_SCANNED = 1 << 22  # elements looked at together in the scan for unwritten values
+
+# Allowed error in units in the last place: (at any length, more per million elements of a row). Generous on purpose:
+# it must pass every honest float32 accumulation (the worst of them: 362 at 16.8 million elements) and nothing else.
+_ULPS = {"softmax": (32, 64), "log_softmax": (8, 4), "logsumexp": (4, 2), "sum": (4, 0), "mean": (4, 0)}
+_ULPS_16_BIT = 4  # the rounding of the result outweighs the rest; jax rounds the exponentials to 16 bits too: 2.6
+
+
+def tolerance(cell: Cell) -> float:
+    """How many units in the last place a result of this cell may be off.
+
+    >>> from onepass.bench.cells import Cell
+    >>> tolerance(Cell("softmax", "softmax", (4, 1_000_000), "an example"))
+    96.0
+    """
+    if cell.op in ("amax", "amin"):
+        return 0.0
+    if cell.dtype in ("float16", "bfloat16"):
+        return float(_ULPS_16_BIT)
+    base, growth = _ULPS[cell.op]
+    return base + growth * cell.length / 1e6
+
+
+def _spacing(scale: Array, dtype: np.dtype[Any]) -> Array:
+    """The distance between neighbouring values of the dtype at `scale`, in float64."""
+    finfo: Any = ml_dtypes.finfo  # carries no types
+    limits = finfo(dtype)
+    _, exponent = np.frexp(scale)
+    spacing: Array = np.maximum(np.ldexp(float(limits.eps), exponent - 1), float(limits.smallest_subnormal))
+    return spacing
+
+
+class WrongResult(Exception):
+    """Not the array that was asked for: its shape, its dtype, or elements nobody wrote."""
+
+
+class Verifier:
+    """Holds the float64 reference of a sample of rows: the first, the last, and random ones between."""
+
+    def __init__(self, cell: Cell, x: Array, seed: int = 0):
+        self.cell = cell
+        self.dtype = x.dtype
+        self.tolerance = tolerance(cell)
+        kept = tuple(size for axis, size in enumerate(cell.shape) if axis != cell.axis)
+        count = int(np.prod(kept))
+        random = np.random.default_rng(seed).choice(count, max(0, cell.checked_rows - 2), replace=False)
+        self.rows = np.unravel_index(np.union1d(random, [0, count - 1]), kept)
+        sample = self._take(x)  # [rows, length]
+        self.expected = np.asarray(getattr(reference, cell.op)(sample, -1))
+        self.scale = np.abs(self.expected)
+        if cell.op in ("sum", "mean"):  # the terms may cancel: what is rounded is as large as their absolute sum
+            self.scale = getattr(reference, cell.op)(np.abs(sample), -1)
+        elif cell.op in ("log_softmax", "logsumexp"):  # near 0 they are a difference of numbers near 1
+            self.scale = np.maximum(self.scale, 1.0)
+
+    def _take(self, full: Array) -> Array:
+        if full.ndim == len(self.cell.shape):
+            full = np.moveaxis(full, self.cell.axis, -1)
+        return full[self.rows].astype(np.float64)
+
+    def error(self, result: Array) -> float:
+        """The largest error of the sampled rows in units in the last place."""
+        cell = self.cell
+        if result.shape != cell.result_shape or result.dtype != self.dtype:
+            raise WrongResult(
+                f"returned {result.dtype} {result.shape}; expected {self.dtype} {cell.result_shape} for {cell.name}"
+            )
+        flat = result.reshape(-1)
+        for start in range(0, flat.size, _SCANNED):
+            if not np.isfinite(flat[start : start + _SCANNED]).all():
+                raise WrongResult("left elements unwritten or not finite")
+        got = self._take(result) if cell.op not in REDUCTIONS else result[self.rows].astype(np.float64)
+        return float(np.max(np.abs(got - self.expected) / _spacing(self.scale, self.dtype)))

@@ -1,0 +1,105 @@
+"""The cold path of every operation: arguments -> problem -> plan -> bound call. The hot path is the engine's `call`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _engine, arrays
+from .machine import this_machine
+from .plan import ALGORITHMS, CpuPlan, make_plan
+from .problem import ELEMENTWISE, Problem, contiguous_strides, make_problem, normalize_dims, reduced_shape
+
+OPS = ("softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")  # in the order of the engine's Op
+_ONE_ELEMENT = (1, 1, 1)
+
+
+def bind(problem: Problem, plan: CpuPlan) -> _engine.Bound:
+    """Hand a plan to the engine, once; calls then run it with addresses alone."""
+    return _engine.bind(
+        op=OPS.index(problem.op),
+        algorithm=ALGORITHMS.index(plan.algorithm),
+        dtype=arrays.DTYPES.index(problem.dtype),
+        result_dtype=arrays.DTYPES.index(problem.result_dtype),
+        outer=[(a.size, a.x_stride, a.y_stride) for a in plan.outer],
+        reduce=[(a.size, a.x_stride, a.y_stride) for a in plan.reduce],
+        inner=(plan.inner.size, plan.inner.x_stride, plan.inner.y_stride),
+        rows=_rows(plan),
+        length=problem.length,
+        chunk=plan.chunk,
+        tile=plan.tile,
+        resident=plan.resident,
+        split=plan.split,
+        nontemporal=plan.nontemporal,
+        prefetch=plan.prefetch,
+        threads=plan.threads,
+        shape=list(problem.result_shape),
+    )
+
+
+def _rows(plan: CpuPlan) -> int:
+    rows = 1
+    for axis in plan.outer:
+        rows *= axis.size
+    return rows
+
+
+def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    """Check the arguments, plan, bind, run; the next call like this one takes the hot path."""
+    number = OPS.index(op)
+    result_dtype = arrays.resolve_dtype(op, dtype)
+    source = arrays.as_input(op, x, result_dtype)
+    dims = normalize_dims(op, dim, source.shape)
+    result_dtype = result_dtype or source.dtype
+    if op in ("amax", "amin"):
+        _check_not_empty(op, source.shape, dims)
+    result_strides = None
+    if out is not None:
+        shape = source.shape if op in ELEMENTWISE else reduced_shape(source.shape, dims, keepdim)
+        result_strides = arrays.check_out(op, out, source, shape, result_dtype)
+    problem = make_problem(
+        op,
+        source.dtype,
+        source.shape,
+        dims,
+        strides=source.strides,
+        result_dtype=result_dtype,
+        keepdim=keepdim,
+        result_strides=result_strides,
+    )
+    if problem.rows * problem.length == 0 and op in ELEMENTWISE:
+        problem = _nothing(problem)
+    bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    if source.same_object:
+        _engine.remember(number, x, dim, bool(keepdim), dtype, out, algorithm, bound)
+    y = _engine.run(bound, source.array, out)
+    return y if out is not None else source.wrap(y)
+
+
+def _nothing(problem: Problem) -> Problem:
+    """An empty elementwise result: no row to visit."""
+    return Problem(
+        problem.op, problem.dtype, problem.result_dtype, problem.shape, problem.dims, problem.result_shape, (), ()
+    )
+
+
+def _check_not_empty(op: str, shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    if any(shape[d] == 0 for d in dims) and all(shape[i] for i in range(len(shape)) if i not in dims):
+        raise ValueError(f"{op}: dim {dims} of an input of shape {shape} is empty, and there is no {op} of nothing")
+
+
+def problem_of(op: str, x_or_shape: Any, dtype: Any, dim: Any) -> Problem:
+    """The problem of a call on an array, or on a contiguous array of a given shape."""
+    if op not in OPS:
+        raise ValueError(f"explain: unknown operation {op!r}; choose from {', '.join(OPS)}")
+    result_dtype = arrays.resolve_dtype(op, dtype)
+    if isinstance(x_or_shape, (tuple, list)) and all(hasattr(n, "__index__") for n in x_or_shape):
+        shape = tuple(n.__index__() for n in x_or_shape)
+        if any(n < 0 for n in shape):
+            raise ValueError(f"explain: shape {shape} has a negative size")
+        source_dtype = result_dtype or "float32"
+        strides = contiguous_strides(shape)
+    else:
+        source = arrays.as_input(op, x_or_shape, result_dtype)
+        shape, strides, source_dtype = source.shape, source.strides, source.dtype
+    dims = normalize_dims(op, dim, shape)
+    return make_problem(op, source_dtype, shape, dims, strides=strides, result_dtype=result_dtype or source_dtype)

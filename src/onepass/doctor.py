@@ -1,0 +1,71 @@
+"""`onepass doctor`: what this machine has and what is missing, found without importing any framework."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import onepass
+from onepass import _engine
+
+
+def report() -> None:
+    """Print the report on standard output."""
+    hardware = _engine.hardware()
+    forced = f", forced by ONEPASS_ISA={os.environ['ONEPASS_ISA']}" if os.environ.get("ONEPASS_ISA") else ""
+    cache = ", ".join(f"{key} {value:,}" for key, value in onepass.memory_stats().items())
+    table = Table("", "", box=box.SIMPLE, show_header=False, pad_edge=False)
+    for key, value in [
+        ("onepass", f"{onepass.__version__}, {Path(onepass.__file__).parent}"),
+        ("python", f"{platform.python_version()}, {platform.platform()}"),
+        ("processor", hardware["processor"]),
+        ("instruction set", f"{_engine.isa()}{forced} (usable here: {', '.join(_engine.isas())})"),
+        ("caches", ", ".join(f"L{n} {_binary(hardware[f'l{n}_bytes'])}" for n in (1, 2, 3))),
+        ("threads", f"{onepass.get_num_threads()} of {hardware['cores']} cores"),
+        ("memory", _binary(hardware["memory_bytes"])),
+        ("result cache", cache),
+        *((package, _installed(package) or "missing") for package in ("numpy", "ml-dtypes")),
+        ("torch", _torch()),
+        ("GPU", _gpu()),
+    ]:
+        table.add_row(key, value)
+    Console(soft_wrap=True).print(table, highlight=False, markup=False)
+
+
+def _binary(nbytes: int) -> str:
+    """A size as people write cache sizes.
+
+    >>> _binary(49152), _binary(1 << 30)
+    ('48 KiB', '1 GiB')
+    """
+    value, unit = float(nbytes), 0
+    while value >= 1024 and unit < 4:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def _installed(package: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def _torch() -> str:
+    return _installed("torch") or "missing; only needed for torch tensors: pip install torch"
+
+
+def _gpu() -> str:
+    if importlib.util.find_spec("onepass.cuda") is None:
+        return "this version of onepass computes on the CPU only"
+    missing = [package for package in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc") if not _installed(package)]
+    if not Path("/proc/driver/nvidia/version").exists():
+        missing.insert(0, "an NVIDIA driver")
+    return f"missing: {', '.join(missing)}; pip install 'onepass[cuda]'" if missing else "ready"

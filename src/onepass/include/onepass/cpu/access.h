@@ -1,0 +1,169 @@
+// Rows that do not lie ready: any strides, any dtype. They are gathered, converted and scattered in pieces that fit the
+// first-level cache, so the kernels only ever see contiguous spans of one type, and main memory sees each element once.
+#pragma once
+
+#include "job.h"
+#include "simd.h"
+#include "threads.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+    static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+    static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<half> {
+    static constexpr DType value = DType::f16;
+};
+template <>
+struct DTypeOf<bfloat16> {
+    static constexpr DType value = DType::bf16;
+};
+
+// Calls f with a null pointer of the element type.
+template <class F>
+inline void with_type(DType t, F&& f) {
+    switch (t) {
+        case DType::f32: return f(static_cast<float*>(nullptr));
+        case DType::f64: return f(static_cast<double*>(nullptr));
+        case DType::f16: return f(static_cast<half*>(nullptr));
+        case DType::bf16: return f(static_cast<bfloat16*>(nullptr));
+    }
+}
+
+template <class To, class From>
+inline To convert(From from) {
+    if constexpr (__is_same(To, From)) {
+        return from;
+    } else {
+        return narrow_scalar<To>(scalar<Compute<From>>(from));
+    }
+}
+
+template <class To, class From>
+inline void convert_run(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride, std::int64_t n) {
+    if (to_stride == 1 && from_stride == 1) {
+        std::int64_t i = 0;
+        if constexpr (!__is_same(To, From) && __is_same(Compute<To>, float) && __is_same(Compute<From>, float)) {
+            for (; i + kLanes<float> <= n; i += kLanes<float>) store(to + i, load(from + i));
+        }
+        for (; i < n; ++i) to[i] = convert<To>(from[i]);
+    } else {
+        for (std::int64_t i = 0; i < n; ++i) to[i * to_stride] = convert<To>(from[i * from_stride]);
+    }
+}
+
+// Offsets, in elements, of the position with this flat index.
+struct Offsets {
+    std::int64_t x = 0, y = 0;
+};
+inline Offsets offsets_of(const Axes& axes, std::int64_t index) {
+    Offsets at;
+    for (int a = axes.count; a-- > 0;) {
+        const std::int64_t next = a == 0 ? 0 : index / axes[a].size;
+        const std::int64_t here = index - next * axes[a].size;
+        at.x += here * axes[a].x_stride;
+        at.y += here * axes[a].y_stride;
+        index = next;
+    }
+    return at;
+}
+
+// Elements [begin, begin + n) of a row, as runs along its innermost axis: f(offsets, position in the span, run length).
+template <class F>
+inline void for_runs(const Axes& axes, std::int64_t begin, std::int64_t n, F&& f) {
+    if (axes.empty()) return f(Offsets{}, std::int64_t{0}, n);
+    const std::int64_t inner = axes.back().size;
+    for (std::int64_t done = 0; done < n;) {
+        const std::int64_t left = inner - (begin + done) % inner;
+        const std::int64_t run = left < n - done ? left : n - done;
+        f(offsets_of(axes, begin + done), done, run);
+        done += run;
+    }
+}
+
+// A row's elements as T, wherever and whatever they are. `row` points at the row's first element.
+template <class T>
+class RowInput {
+   public:
+    explicit RowInput(const Job& job)
+        : axes_(&job.reduce),
+          type_(job.in),
+          direct_(job.in == DTypeOf<T>::value &&
+                  (job.length == 1 || (job.reduce.count == 1 && job.reduce[0].x_stride == 1))) {}
+
+    bool direct() const { return direct_; }
+
+    // Elements [begin, begin + n); the pointer is into the row itself or into `buffer` of n elements.
+    const T* read(const char* row, std::int64_t begin, std::int64_t n, T* buffer) const {
+        if (direct_) return reinterpret_cast<const T*>(row) + begin;
+        const std::int64_t stride = axes_->empty() ? 1 : axes_->back().x_stride;
+        with_type(type_, [&](auto* null) {
+            using From = std::remove_pointer_t<decltype(null)>;
+            for_runs(*axes_, begin, n, [&](Offsets at, std::int64_t i, std::int64_t run) {
+                convert_run(buffer + i, 1, reinterpret_cast<const From*>(row) + at.x, stride, run);
+            });
+        });
+        return buffer;
+    }
+
+   private:
+    const Axes* axes_;
+    DType type_;
+    bool direct_;
+};
+
+template <class T>
+class RowOutput {
+   public:
+    explicit RowOutput(const Job& job)
+        : axes_(&job.reduce),
+          type_(job.out),
+          direct_(job.out == DTypeOf<T>::value &&
+                  (job.length == 1 || (job.reduce.count == 1 && job.reduce[0].y_stride == 1))) {}
+
+    bool direct() const { return direct_; }
+
+    // Where to write elements [begin, ...): the row itself, or `buffer`, which write_back then copies there.
+    T* target(char* row, std::int64_t begin, T* buffer) const {
+        return direct_ ? reinterpret_cast<T*>(row) + begin : buffer;
+    }
+    void write_back(char* row, std::int64_t begin, std::int64_t n, const T* buffer) const {
+        if (direct_) return;
+        const std::int64_t stride = axes_->empty() ? 1 : axes_->back().y_stride;
+        with_type(type_, [&](auto* null) {
+            using To = std::remove_pointer_t<decltype(null)>;
+            for_runs(*axes_, begin, n, [&](Offsets at, std::int64_t i, std::int64_t run) {
+                convert_run(reinterpret_cast<To*>(row) + at.y, stride, buffer + i, 1, run);
+            });
+        });
+    }
+
+   private:
+    const Axes* axes_;
+    DType type_;
+    bool direct_;
+};
+
+inline void write_scalar(char* y, DType type, std::int64_t offset, double value) {
+    with_type(type, [&](auto* null) {
+        using To = std::remove_pointer_t<decltype(null)>;
+        reinterpret_cast<To*>(y)[offset] = narrow_scalar<To>(value);
+    });
+}
+
+template <class T>
+inline T* scratch_of(Scratch slot, std::int64_t n) {
+    return static_cast<T*>(scratch(slot, static_cast<std::size_t>(n) * sizeof(T)));
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,137 @@
+// The exponential of a softmax, without the rounding of x - max.
+//
+// exp(x) = 2^n * exp(r), n = round(x * log2e), r = x - n * ln2, and dividing by 2^k, k the row's exponent, only changes
+// the integer n. So the maximum is never subtracted from x, and exp keeps its full accuracy however far x lies below
+// the maximum; subtracting first costs up to half an ULP of the difference, 32 ULP of the result 64 below the maximum.
+// Changing k by merging two partial sums is exact for the same reason.
+//
+// A row whose maximum is beyond kShiftLimit has it subtracted first (Anchor::shift). By then the subtraction is exact
+// for every x that matters: either x is within a factor of two of the maximum, or exp(x - max) is zero.
+//
+// Everything is scaled by 2^kExpBias on top, which the reciprocal of the sum takes out again: no exponential that
+// matters to the result is subnormal, and only the final multiplication rounds into the subnormal range.
+#pragma once
+
+#include <math.h>
+
+// after the scalar exp and log that it uses
+#include "../ops.h"
+#include "simd.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+template <class C>
+struct ExpTable;
+
+template <>
+struct ExpTable<float> {
+    static constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer and leaves that in the low bits
+    static constexpr int kMantissaBits = 23;
+    static constexpr int kExponentBias = 127;
+    static constexpr int kBias = 60;
+    static constexpr float kFloor = 118;  // e^-118 = 2^-170: far below the smallest subnormal, within reach of kBias
+    // ln2 in two parts: n * high is exact (9 bits times n), and so is x - n * high, which n brings near.
+    static constexpr float kLn2High = 0x1.63p-1f;
+    static constexpr float kLn2Low = -0x1.bd0106p-13f;
+    // exp(r) = 1 + r * q(r), |r| <= ln2 / 2: relative error 2.1e-9 before rounding (Lawson fit)
+    static constexpr float kPolynomial[] = {0.0013843010367f, 0.00837453745604f, 0.0416680296877f,
+                                            0.166664267558f,  0.499999940464f,   1.00000003316f};
+};
+
+template <>
+struct ExpTable<double> {
+    static constexpr double kRound = 0x1.8p52;
+    static constexpr int kMantissaBits = 52;
+    static constexpr int kExponentBias = 1023;
+    static constexpr int kBias = 500;
+    static constexpr double kFloor = 866;  // 2^-1250
+    static constexpr double kLn2High = 0x1.62e42feep-1;  // 32 bits
+    static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+    // relative error 3.9e-18 before rounding (Lawson fit)
+    static constexpr double kPolynomial[] = {
+        2.5000777540752993969e-8,  2.7630992255702951625e-7,  2.7557587176702152325e-6, 0.000024801491138363901735,
+        0.00019841269502394274645, 0.0013888888945386763614,  0.0083333333334977885014, 0.041666666666524076186,
+        0.16666666666666405591,    0.50000000000000112587,    1.0};
+};
+
+template <class C>
+constexpr C kShiftLimit = sizeof(C) == 4 ? 512 : 4096;
+
+constexpr double kLog2E = 0x1.71547652b82fep0;
+constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+
+template <class C>
+constexpr double kUnbias = 1.0;  // 2^-kBias
+template <>
+inline constexpr double kUnbias<float> = 0x1p-60;
+template <>
+inline constexpr double kUnbias<double> = 0x1p-500;
+
+// exp(x - anchor) * 2^kBias, to better than 1 ULP. NaN gives NaN; -inf and everything far below gives 2^-110 or less,
+// which is 2^-170 or less once unbiased.
+template <class C>
+inline Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>>& anchor) {
+    using Table = ExpTable<C>;
+    x = max(anchor.floor, x - anchor.shift);
+    const Vec<C> t = fma(x, Vec<C>(static_cast<C>(kLog2E)), anchor.magic);
+    const Vec<C> n = t - anchor.magic;
+    Vec<C> r = fma(n, Vec<C>(-Table::kLn2High), x);
+    r = fma(n, Vec<C>(-Table::kLn2Low), r);
+    Vec<C> q = Table::kPolynomial[0];
+    for (unsigned i = 1; i < sizeof(Table::kPolynomial) / sizeof(C); ++i) q = fma(q, r, Vec<C>(Table::kPolynomial[i]));
+    const Vec<C> e = fma(q, r, Vec<C>(C(1)));
+    // The low bits of t hold n - k + kBias + the exponent's bias: shifted into place they are that power of two. It is
+    // multiplied, not added to e's exponent, so that NaN stays NaN.
+    const auto power = bit_cast<typename Vec<C>::Native>(bit_cast<typename Vec<C>::Bits>(t.v) << Table::kMantissaBits);
+    return e * Vec<C>(power);
+}
+
+// The anchor for rows whose maximum is `max`, one row per lane. `exact`: the maximum itself, so that its own
+// exponential is exactly 1 (what log_softmax and logsumexp need); else the nearest power of two (softmax).
+template <class C>
+inline Anchor<Vec<C>> anchor_at(Vec<C> max, bool exact) {
+    using Table = ExpTable<C>;
+    const Vec<C> shift =
+        exact ? max : where_not_above(abs(max), Vec<C>(kShiftLimit<C>), Vec<C>(C(0)), max);
+    const Vec<C> m = max - shift;
+    const Vec<C> k = (m * Vec<C>(static_cast<C>(kLog2E)) + Vec<C>(Table::kRound)) - Vec<C>(Table::kRound);
+    return {shift, m - Vec<C>(Table::kFloor),
+            Vec<C>(Table::kRound + static_cast<C>(Table::kExponentBias + Table::kBias)) - k};
+}
+
+// log of what the exponentials of this anchor are relative to, for one lane.
+template <class C>
+inline double log_of_anchor(C shift, C magic) {
+    using Table = ExpTable<C>;
+    const double k = static_cast<double>(Table::kRound) + (Table::kExponentBias + Table::kBias) - static_cast<double>(magic);
+    return static_cast<double>(shift) + k * kLn2;
+}
+
+// log(d) for a positive normal d; NaN for NaN. Relative accuracy also next to 1, where log_softmax of a row with one
+// dominant element lives. Branch-free, so that loops over columns vectorize.
+inline double log_of_sum(double d) {
+    std::int64_t bits = bit_cast<std::int64_t>(d);
+    const std::int64_t offset = (bits - 0x3fe6a09e667f3bcd) >> 52;  // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
+    const double m = bit_cast<double>(bits - (offset << 52));
+    const double exponent = bit_cast<double>(offset + 0x4338000000000000) - 0x1.8p52;
+    const double f = m - 1.0;
+    const double s = f / (2.0 + f);
+    const double z = s * s;
+    // 2 * atanh(s) = 2s + s * z * (2/3 + 2/5 z + ...), |s| <= 0.1716: 10 terms leave 2e-18
+    double p = 2.0 / 23;
+    p = p * z + 2.0 / 21;
+    p = p * z + 2.0 / 19;
+    p = p * z + 2.0 / 17;
+    p = p * z + 2.0 / 15;
+    p = p * z + 2.0 / 13;
+    p = p * z + 2.0 / 11;
+    p = p * z + 2.0 / 9;
+    p = p * z + 2.0 / 7;
+    p = p * z + 2.0 / 5;
+    p = p * z + 2.0 / 3;
+    return exponent * kLn2 + (2.0 * s + s * z * p) + (d - d);
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,58 @@
+// What the planner hands to the CPU kernels: one problem, cut up. Plain data; strides are in elements.
+#pragma once
+
+#include <cstdint>
+
+// Always inlined: a function that one instruction set's object file emits must not be linked into another's.
+#define ONEPASS_INLINE __attribute__((always_inline)) inline
+
+namespace onepass {
+
+enum class DType : std::uint8_t { f32, f64, f16, bf16 };
+enum class Op : std::uint8_t { softmax, log_softmax, logsumexp, sum, mean, amax, amin };
+enum class Algorithm : std::uint8_t { registers, row, online, split, strided, packed };
+
+ONEPASS_INLINE std::int64_t size_of(DType t) { return t == DType::f32 ? 4 : t == DType::f64 ? 8 : 2; }
+ONEPASS_INLINE bool is_elementwise(Op op) { return op == Op::softmax || op == Op::log_softmax; }
+
+struct Axis {
+    std::int64_t size;
+    std::int64_t x_stride;
+    std::int64_t y_stride;
+};
+
+// NumPy's own limit on dimensions; collapsing leaves one to three of them.
+constexpr int kMostAxes = 64;
+
+struct Axes {
+    int count = 0;
+    Axis axis[kMostAxes];
+
+    ONEPASS_INLINE bool empty() const { return count == 0; }
+    ONEPASS_INLINE const Axis& operator[](int i) const { return axis[i]; }
+    ONEPASS_INLINE const Axis& back() const { return axis[count - 1]; }
+};
+
+struct Job {
+    Op op;
+    Algorithm algorithm;
+    DType in;
+    DType out;
+    Axes outer;                // kept axes except `inner`, slowest first
+    Axes reduce;               // reduced axes, slowest first
+    Axis inner;                // the kept axis that tiles run along (strided, packed); size 1 for rows
+    std::int64_t rows;         // product of the outer sizes
+    std::int64_t length;       // product of the reduced sizes
+    std::int64_t chunk;        // elements (rows) or steps of the reduced axis (tiles) handled at once
+    std::int64_t tile;         // inner elements per tile
+    bool resident;             // a unit stays in cache between its passes: one read of main memory
+    bool split;                // chunks of one unit go to several threads
+    bool nontemporal;          // results bypass the cache
+    bool prefetch;             // fetch the next row while this one is summed
+    int threads;               // at most this many
+};
+
+// Stores past the cache fill whole lines.
+constexpr std::int64_t kCacheLine = 64;
+
+}  // namespace onepass

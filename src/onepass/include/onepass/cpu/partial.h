@@ -1,0 +1,50 @@
+// Merging and finishing the partial results of every reduction, in float64.
+#pragma once
+
+#include <math.h>
+
+// after the scalar exp and log that it uses
+#include "../row_state.h"
+#include "job.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// A part of a row, reduced. Exponentials: a RowState. sum and mean: d. amax and amin: m, NaN if there was one.
+using Partial = RowState<double>;
+
+inline Partial empty_partial(Op op) {
+    switch (op) {
+        case Op::sum:
+        case Op::mean: return {0, 0};
+        case Op::amin: return {__builtin_huge_val(), 0};
+        default: return Partial::identity();
+    }
+}
+
+inline void merge(Op op, Partial& total, const Partial& part) {
+    switch (op) {
+        case Op::sum:
+        case Op::mean: total.d += part.d; break;
+        case Op::amax:
+            if (part.m > total.m || part.m != part.m) total.m = part.m;
+            break;
+        case Op::amin:
+            if (part.m < total.m || part.m != part.m) total.m = part.m;
+            break;
+        default: total.merge(part);
+    }
+}
+
+inline double finish(Op op, const Partial& total, std::int64_t length) {
+    switch (op) {
+        case Op::sum: return total.d;
+        case Op::mean: return total.d / static_cast<double>(length);
+        case Op::amax:
+        case Op::amin: return total.m;
+        default: return total.lse();
+    }
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

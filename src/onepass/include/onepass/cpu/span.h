@@ -1,0 +1,227 @@
+// Passes over a contiguous span of one row: its maximum, its sum of exponentials, its result. T is the type in memory,
+// C = Compute<T> the type of the arithmetic.
+#pragma once
+
+#include "exp.h"
+#include "partial.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// Vector sums are moved to float64 after this many elements: the error of a sum then does not grow with the row.
+constexpr std::int64_t kSumBlock = 4096;
+
+template <class C>
+constexpr C kInfinity = static_cast<C>(__builtin_huge_val());
+
+// Calls visit(accumulator, index into x, Vec, lanes) over the span; the last, partial vector is filled up with `fill`.
+// Four independent accumulators hide the latency of one.
+template <class T, class Visit>
+inline void visit_vectors(const T* x, std::int64_t n, Compute<T> fill, Visit&& visit) {
+    constexpr int W = kLanes<Compute<T>>;
+    std::int64_t i = 0;
+    for (; i + 4 * W <= n; i += 4 * W) {
+        visit(0, i, load(x + i), W);
+        visit(1, i + W, load(x + i + W), W);
+        visit(2, i + 2 * W, load(x + i + 2 * W), W);
+        visit(3, i + 3 * W, load(x + i + 3 * W), W);
+    }
+    for (; i + W <= n; i += W) visit(0, i, load(x + i), W);
+    if (i < n) visit(1, i, load_n(x + i, static_cast<int>(n - i), fill), static_cast<int>(n - i));
+}
+
+template <class T>
+inline Compute<T> max_of(const T* x, std::int64_t n) {
+    using V = Vec<Compute<T>>;
+    V m[4] = {-kInfinity<Compute<T>>, -kInfinity<Compute<T>>, -kInfinity<Compute<T>>, -kInfinity<Compute<T>>};
+    visit_vectors(x, n, -kInfinity<Compute<T>>, [&](int k, std::int64_t, V v, int) { m[k] = max(v, m[k]); });
+    return reduce_max(max(max(m[0], m[1]), max(m[2], m[3])));
+}
+
+template <class T>
+inline bool has_nan(const T* x, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+        const auto v = scalar<Compute<T>>(x[i]);
+        if (v != v) return true;
+    }
+    return false;
+}
+
+template <class C>
+inline void add_to(VecD& low, VecD& high, Vec<C> v) {
+    if constexpr (sizeof(C) == 4) {
+        low = low + low_half(v);
+        high = high + high_half(v);
+    } else {
+        low = low + v;
+    }
+}
+
+// The sum of exp_anchored over the span. `keep`, if not null, receives the exponentials. `next`, if not null, is
+// fetched into the second-level cache meanwhile. kWide sums in float64 throughout: the sum of a row with one dominant
+// element keeps what the others add.
+template <bool kWide, bool kKeep, class T, class C = Compute<T>>
+inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>>& anchor, C* keep, const T* next) {
+    VecD low(0.0), high(0.0);
+    for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
+        const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
+        Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
+        visit_vectors(x + begin, size, -kInfinity<C>, [&](int k, std::int64_t i, Vec<C> v, int lanes) {
+            const Vec<C> e = exp_anchored(v, anchor);
+            if constexpr (kKeep) {
+                if (lanes == kLanes<C>) {
+                    store(keep + begin + i, e);
+                } else {
+                    store_n(keep + begin + i, e, lanes);
+                }
+            }
+            if (next && k == 0) {
+                const char* p = reinterpret_cast<const char*>(next + begin + i);
+                for (std::size_t b = 0; b < 4 * kLanes<C> * sizeof(T); b += kCacheLine) __builtin_prefetch(p + b, 0, 2);
+            }
+            if constexpr (kWide) {
+                add_to(low, high, e);
+            } else {
+                sum[k] = sum[k] + e;
+            }
+        });
+        if constexpr (!kWide) add_to(low, high, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+    return reduce_sum(low + high);
+}
+
+// The state of a span whose maximum is not finite, where there is nothing to exponentiate.
+template <class T>
+inline Partial state_at_infinity(const T* x, std::int64_t n, double m) {
+    return {m, has_nan(x, n) ? static_cast<double>(__builtin_nan("")) : (m > 0 ? 1.0 : 0.0)};
+}
+
+template <class T>
+inline bool is_infinite(T m) { return m == kInfinity<T> || m == -kInfinity<T>; }
+
+template <bool kWide, class T, class C = Compute<T>>
+inline Partial state_of(const T* x, std::int64_t n) {
+    const C m = max_of(x, n);
+    if (is_infinite(m)) return state_at_infinity(x, n, m);
+    const auto anchor = anchor_at(Vec<C>(m), kWide);
+    const double d = sum_exp<kWide, false>(x, n, anchor, static_cast<C*>(nullptr), static_cast<const T*>(nullptr));
+    return {log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]), d * kUnbias<C>};
+}
+
+template <class T>
+inline double sum_of(const T* x, std::int64_t n) {
+    using C = Compute<T>;
+    VecD low(0.0), high(0.0);
+    for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
+        const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
+        Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
+        visit_vectors(x + begin, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) { sum[k] = sum[k] + v; });
+        add_to(low, high, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+    return reduce_sum(low + high);
+}
+
+// kSign = 1: the maximum, -1: the minimum. NaN if there is one.
+template <int kSign, class T>
+inline double extreme_of(const T* x, std::int64_t n) {
+    using C = Compute<T>;
+    constexpr C worst = -kSign * kInfinity<C>;
+    Vec<C> best[4] = {worst, worst, worst, worst};
+    Vec<C> nan[4] = {C(0), C(0), C(0), C(0)};
+    visit_vectors(x, n, worst, [&](int k, std::int64_t, Vec<C> v, int) {
+        best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
+        nan[k] = nan_or(v, nan[k]);
+    });
+    const double flag = reduce_sum((nan[0] + nan[1]) + (nan[2] + nan[3]));
+    if (flag != flag) return flag;
+    const Vec<C> b = kSign > 0 ? max(max(best[0], best[1]), max(best[2], best[3]))
+                               : min(min(best[0], best[1]), min(best[2], best[3]));
+    return kSign > 0 ? reduce_max(b) : -reduce_max(Vec<C>(C(0)) - b);
+}
+
+// ---- results ----
+
+// The epilogue of a whole row from its state. A row with +inf, or of nothing but -inf, is NaN throughout, as in torch.
+template <class C>
+inline SoftmaxOp<Vec<C>> softmax_op(Partial total) {
+    const bool defined = !is_infinite(total.m);
+    const auto anchor = anchor_at(Vec<C>(static_cast<C>(defined ? total.m : 0)), false);
+    const double at = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
+    const double d = at == total.m ? total.d : total.d * ::exp(total.m - at);
+    const double scale = defined ? kUnbias<C> / d : __builtin_nan("");
+    const C high = static_cast<C>(scale);
+    const C low = sizeof(C) == 4 ? static_cast<C>(scale - high)
+                                 : static_cast<C>(::fma(-scale, d / kUnbias<C>, 1.0) * scale);
+    return {anchor, Vec<C>(high), Vec<C>(low)};
+}
+
+template <class C>
+inline void split_lse(double m, double d, C& high, C& low) {
+    const double s = log_of_sum(d);
+    const double sum = m + s;
+    const double back = sum - m;
+    const double rest = (m - (sum - back)) + (s - back);
+    const double h = is_infinite(m) ? __builtin_nan("") : sum;
+    high = static_cast<C>(h);
+    low = static_cast<C>((h - static_cast<double>(high)) + rest);
+}
+
+template <class C>
+inline LogSoftmaxOp<Vec<C>> log_softmax_op(Partial total) {
+    C high, low;
+    split_lse(total.m, total.d, high, low);
+    return {Vec<C>(high), Vec<C>(low)};
+}
+
+// Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
+template <class T, class RowOp>
+struct Applied {
+    const T* x;
+    RowOp op;
+    auto operator()(std::int64_t i) const { return op(load(x + i)); }
+    auto operator()(std::int64_t i, int n) const { return op(load_n(x + i, n, Compute<T>(0))); }
+};
+
+template <class C>
+struct Normalized {
+    const C* e;
+    SoftmaxOp<Vec<C>> op;
+    auto operator()(std::int64_t i) const { return op.normalize(load(e + i)); }
+    auto operator()(std::int64_t i, int n) const { return op.normalize(load_n(e + i, n, C(0))); }
+};
+
+// Writes n results. Past the cache, stores must be aligned: the head up to a cache line and the tail go the usual way.
+template <class T, class Source>
+inline void emit(T* y, std::int64_t n, bool past_cache, const Source& value) {
+    constexpr int W = kLanes<Compute<T>>;
+    std::int64_t i = 0;
+    if (past_cache) {
+        const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
+        std::int64_t head = misaligned == 0 ? 0 : (kCacheLine - misaligned) / static_cast<std::int64_t>(sizeof(T));
+        if (head > n) head = n;
+        for (; i + W <= head; i += W) store(y + i, value(i));
+        if (i < head) store_n(y + i, value(i, static_cast<int>(head - i)), static_cast<int>(head - i));
+        i = head;
+        for (; i + 4 * W <= n; i += 4 * W) {
+            const auto a = value(i), b = value(i + W), c = value(i + 2 * W), d = value(i + 3 * W);
+            stream(y + i, a);
+            stream(y + i + W, b);
+            stream(y + i + 2 * W, c);
+            stream(y + i + 3 * W, d);
+        }
+        for (; i + W <= n; i += W) stream(y + i, value(i));
+    } else {
+        for (; i + 4 * W <= n; i += 4 * W) {
+            const auto a = value(i), b = value(i + W), c = value(i + 2 * W), d = value(i + 3 * W);
+            store(y + i, a);
+            store(y + i + W, b);
+            store(y + i + 2 * W, c);
+            store(y + i + 3 * W, d);
+        }
+        for (; i + W <= n; i += W) store(y + i, value(i));
+    }
+    if (i < n) store_n(y + i, value(i, static_cast<int>(n - i)), static_cast<int>(n - i));
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

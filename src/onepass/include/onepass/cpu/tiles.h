@@ -1,0 +1,430 @@
+// Reduced axes that are not the fastest in memory: a unit of work is a tile, neighbouring columns times the whole
+// reduced axis, one column per vector lane, read along the columns.
+//
+//   strided  a tile is a run of the inner axis; the reduced axis advances by its stride
+//   packed   the inner axis is shorter than a vector (2..16): whole steps of the reduced axis lie next to each other,
+//            so a tile row is several steps, its columns are folded (column j belongs to inner element j % inner),
+//            and vectors stay full
+//
+// A tile that fits the cache is read once from main memory. A longer one goes chunk by chunk, as an online row does,
+// and, split, the chunks of one tile go to several threads.
+#pragma once
+
+#include "access.h"
+#include "partial.h"
+#include "span.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// Per-column running values of one chunk of a tile. Widest tile: 16 vectors.
+template <class C>
+struct alignas(64) Columns {
+    static constexpr int kMost = 16 * kLanes<C>;
+    C max[kMost];
+    C shift[kMost];
+    C floor[kMost];
+    C magic[kMost];
+    C sum[kMost];
+    C scale[kMost];
+    C scale_low[kMost];
+    double total[kMost];
+};
+
+template <class T>
+class Tiles {
+    using C = Compute<T>;
+    using V = Vec<C>;
+    static constexpr int W = kLanes<C>;
+    static constexpr std::int64_t kBlock = 16;  // rows summed in C before they go to float64
+
+   public:
+    Tiles(const Job& job, const void* x, void* y)
+        : job_(job), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)), packed_(job.algorithm == Algorithm::packed) {
+        inner_ = job.inner.size;
+        // packed: enough vectors in a tile row that the running values of one are not waited for
+        const std::int64_t vectors = packed_ ? inner_ * ((8 + inner_ - 1) / inner_) : 0;
+        steps_ = packed_ ? vectors * W / inner_ : 1;
+        width_ = packed_ ? vectors * W : job.tile;
+        tiles_ = packed_ ? 1 : (inner_ + width_ - 1) / width_;
+        x_direct_ = job.in == DTypeOf<T>::value && (packed_ || job.inner.x_stride == 1);
+        y_direct_ = job.out == DTypeOf<T>::value && (packed_ || job.inner.y_stride == 1);
+        past_cache_ = job.nontemporal && y_direct_;
+    }
+
+    void run() {
+        const std::int64_t units = job_.rows * tiles_;
+        if (job_.split) return run_split(units);
+        auto body = [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u) whole_unit(unit(u));
+            if (past_cache_) stream_fence();
+        };
+        const std::int64_t bytes = job_.length * width_ * size_of(job_.in);
+        const std::int64_t by_size = (std::int64_t{64} << 10) / bytes + 1;
+        const std::int64_t by_share = units / (job_.threads * 4) + 1;
+        parallel_ranges(units, by_size < by_share ? by_size : by_share, job_.threads, body);
+    }
+
+   private:
+    struct Unit {
+        const char* x;
+        char* y;
+        int width;  // columns of this tile
+    };
+
+    Unit unit(std::int64_t u) const {
+        const std::int64_t tile = u % tiles_;
+        const Offsets at = offsets_of(job_.outer, u / tiles_);
+        const std::int64_t column = tile * width_;
+        const std::int64_t left = packed_ ? width_ : inner_ - column;
+        return {x_ + (at.x + column * job_.inner.x_stride) * size_of(job_.in),
+                y_ + (at.y + column * job_.inner.y_stride) * size_of(job_.out),
+                static_cast<int>(left < width_ ? left : width_)};
+    }
+
+    // Tile rows: `steps_` steps of the reduced axis each; the last one of a packed tile may be shorter.
+    std::int64_t tile_rows() const { return (job_.length + steps_ - 1) / steps_; }
+    int row_width(const Unit& u, std::int64_t d) const {
+        if (!packed_ || (d + 1) * steps_ <= job_.length) return u.width;
+        return static_cast<int>((job_.length - d * steps_) * inner_);
+    }
+    std::int64_t chunk_rows() const { return (job_.chunk + steps_ - 1) / steps_; }
+    std::int64_t chunks() const { return (tile_rows() + chunk_rows() - 1) / chunk_rows(); }
+    std::int64_t chunk_end(std::int64_t c) const {
+        const std::int64_t end = (c + 1) * chunk_rows();
+        return end < tile_rows() ? end : tile_rows();
+    }
+
+    const T* read(const Unit& u, std::int64_t d, int width, T* buffer) const {
+        const std::int64_t offset = d * steps_ * job_.reduce[0].x_stride;
+        if (x_direct_) return reinterpret_cast<const T*>(u.x) + offset;
+        with_type(job_.in, [&](auto* null) {
+            using From = std::remove_pointer_t<decltype(null)>;
+            convert_run(buffer, 1, reinterpret_cast<const From*>(u.x) + offset, packed_ ? 1 : job_.inner.x_stride, width);
+        });
+        return buffer;
+    }
+
+    // Calls visit(column, Vec) for every vector of tile row d.
+    template <class Visit>
+    void visit_row(const Unit& u, std::int64_t d, T* buffer, C fill, Visit&& visit) const {
+        const int width = row_width(u, d);
+        const T* x = read(u, d, width, buffer);
+        int j = 0;
+        for (; j + W <= width; j += W) visit(j, load(x + j));
+        if (j < width) visit(j, load_n(x + j, width - j, fill));
+    }
+
+    T* input_buffer() const { return x_direct_ ? nullptr : scratch_of<T>(Scratch::input, Columns<C>::kMost); }
+
+    static int padded(int width) { return (width + W - 1) / W * W; }
+
+    // packed: every group of columns that is one inner element gets the combination of all.
+    template <class Value, class Combine>
+    void fold(Value* values, Combine&& combine) const {
+        if (!packed_) return;
+        for (std::int64_t i = 0; i < inner_; ++i) {
+            Value all = values[i];
+            for (std::int64_t j = i + inner_; j < width_; j += inner_) all = combine(all, values[j]);
+            for (std::int64_t j = i; j < width_; j += inner_) values[j] = all;
+        }
+    }
+
+    // ---- the state of rows [begin, end) of a tile, one Partial per column ----
+
+    // Fills c.max, the anchors and c.total; `keep`, if not null, receives the exponentials, `padded` per row.
+    template <bool kWide>
+    void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep) const {
+        T* buffer = input_buffer();
+        const int width = padded(u.width);
+        for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
+        for (std::int64_t d = begin; d < end; ++d) {
+            visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) { store(c.max + j, max(v, load(c.max + j))); });
+        }
+        fold(c.max, [](C a, C b) { return b > a ? b : a; });
+        for (int j = 0; j < width; j += W) {
+            V m = load(c.max + j);
+            const auto anchor = anchor_at(where_not_above(abs(m), V(largest_finite()), m, V(C(0))), kWide);
+            store(c.shift + j, anchor.shift);
+            store(c.floor + j, anchor.floor);
+            store(c.magic + j, anchor.magic);
+        }
+        for (int j = 0; j < width; ++j) c.total[j] = 0;
+        for (std::int64_t block = begin; block < end; block += kBlock) {
+            const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
+            for (int j = 0; j < width; ++j) c.sum[j] = 0;
+            for (std::int64_t d = block; d < stop; ++d) {
+                C* kept = keep ? keep + (d - begin) * width : nullptr;
+                visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) {
+                    const V e = exp_anchored(v, Anchor<V>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
+                    if (kept) store(kept + j, e);
+                    if constexpr (kWide) {
+                        add_to_total(c.total + j, e);
+                    } else {
+                        store(c.sum + j, load(c.sum + j) + e);
+                    }
+                });
+            }
+            if constexpr (!kWide) {
+                for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
+            }
+        }
+        fold(c.total, [](double a, double b) { return a + b; });
+        mend_infinities(u, begin, end, c);
+    }
+
+    static void add_to_total(double* total, V e) {
+        VecD low = load(total), high(0.0);
+        if constexpr (sizeof(C) == 4) high = load(total + kLanes<double>);
+        add_to(low, high, e);
+        store(total, low);
+        if constexpr (sizeof(C) == 4) store(total + kLanes<double>, high);
+    }
+
+    static constexpr C largest_finite() { return sizeof(C) == 4 ? static_cast<C>(0x1.fffffep127) : static_cast<C>(0x1.fffffffffffffp1023); }
+
+    // Columns whose maximum is infinite: their sum is 1 for +inf and 0 for -inf, NaN if there was a NaN.
+    void mend_infinities(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
+        T* buffer = input_buffer();
+        for (int j = 0; j < u.width; ++j) {
+            if (!is_infinite(c.max[j])) continue;
+            bool nan = c.max[j] < 0 && c.total[j] != c.total[j];
+            if (c.max[j] > 0) {
+                for (std::int64_t d = begin; d < end && !nan; ++d) {
+                    const int width = row_width(u, d);
+                    const T* x = read(u, d, width, buffer);
+                    // packed: the other columns of the same inner element count too
+                    for (int i = packed_ ? static_cast<int>(j % inner_) : j; i < (packed_ ? width : j + 1); i += static_cast<int>(inner_)) {
+                        if (i < width && has_nan(x + i, 1)) nan = true;
+                    }
+                }
+            }
+            c.total[j] = nan ? __builtin_nan("") : (c.max[j] > 0 ? 1.0 : 0.0);
+        }
+    }
+
+    template <bool kWide>
+    void states(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
+        exponentials<kWide>(u, begin, end, c, nullptr);
+        for (int j = 0; j < u.width; ++j) {
+            const bool infinite = is_infinite(c.max[j]);
+            partial[j] = {infinite ? static_cast<double>(c.max[j]) : log_of_anchor<C>(c.shift[j], c.magic[j]),
+                          infinite ? c.total[j] : c.total[j] * kUnbias<C>};
+        }
+    }
+
+    void sums(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
+        T* buffer = input_buffer();
+        const int width = padded(u.width);
+        for (int j = 0; j < width; ++j) c.total[j] = 0;
+        for (std::int64_t block = begin; block < end; block += kBlock) {
+            const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
+            for (int j = 0; j < width; ++j) c.sum[j] = 0;
+            for (std::int64_t d = block; d < stop; ++d) {
+                visit_row(u, d, buffer, C(0), [&](int j, V v) { store(c.sum + j, load(c.sum + j) + v); });
+            }
+            for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
+        }
+        fold(c.total, [](double a, double b) { return a + b; });
+        for (int j = 0; j < u.width; ++j) partial[j] = {0, c.total[j]};
+    }
+
+    template <int kSign>
+    void extremes(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
+        T* buffer = input_buffer();
+        const int width = padded(u.width);
+        for (int j = 0; j < width; ++j) c.max[j] = -kSign * kInfinity<C>;
+        for (int j = 0; j < width; ++j) c.sum[j] = 0;  // becomes NaN where there is one
+        for (std::int64_t d = begin; d < end; ++d) {
+            visit_row(u, d, buffer, -kSign * kInfinity<C>, [&](int j, V v) {
+                const V best = load(c.max + j);
+                store(c.max + j, kSign > 0 ? max(v, best) : min(v, best));
+                store(c.sum + j, nan_or(v, load(c.sum + j)));
+            });
+        }
+        fold(c.max, [](C a, C b) { return (kSign > 0 ? b > a : b < a) ? b : a; });
+        fold(c.sum, [](C a, C b) { return a + b; });
+        for (int j = 0; j < u.width; ++j) {
+            partial[j] = {static_cast<double>(c.sum[j] != c.sum[j] ? c.sum[j] : c.max[j]), 0};
+        }
+    }
+
+    void chunk_partials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
+        switch (job_.op) {
+            case Op::softmax: return states<false>(u, begin, end, c, partial);
+            case Op::log_softmax:
+            case Op::logsumexp: return states<true>(u, begin, end, c, partial);
+            case Op::sum:
+            case Op::mean: return sums(u, begin, end, c, partial);
+            case Op::amax: return extremes<1>(u, begin, end, c, partial);
+            case Op::amin: return extremes<-1>(u, begin, end, c, partial);
+        }
+    }
+
+    // ---- results ----
+
+    // The epilogue's per-column constants from the totals.
+    void prepare(const Unit& u, const Partial* total, Columns<C>& c) const {
+        for (int j = 0; j < u.width; ++j) {
+            if (job_.op == Op::softmax) {
+                const auto op = softmax_op<C>(total[j]);
+                c.shift[j] = op.anchor.shift.v[0];
+                c.floor[j] = op.anchor.floor.v[0];
+                c.magic[j] = op.anchor.magic.v[0];
+                c.scale[j] = op.scale.v[0];
+                c.scale_low[j] = op.scale_low.v[0];
+            } else {
+                split_lse(total[j].m, total[j].d, c.scale[j], c.scale_low[j]);
+            }
+        }
+    }
+
+    // The values of one row of results: from exponentials kept, or from the input again.
+    struct KeptSource {
+        const C* e;
+        const Columns<C>& c;
+        V operator()(std::int64_t j) const { return value(j, load(e + j)); }
+        V operator()(std::int64_t j, int) const { return value(j, load(e + j)); }
+        V value(std::int64_t j, V v) const { return fma(v, load(c.scale + j), v * load(c.scale_low + j)); }
+    };
+    template <bool kSoftmax>
+    struct InputSource {
+        const T* x;
+        const Columns<C>& c;
+        V operator()(std::int64_t j) const { return value(j, load(x + j)); }
+        V operator()(std::int64_t j, int n) const { return value(j, load_n(x + j, n, C(0))); }
+        V value(std::int64_t j, V v) const {
+            if constexpr (kSoftmax) {
+                const Anchor<V> anchor{load(c.shift + j), load(c.floor + j), load(c.magic + j)};
+                return SoftmaxOp<V>{anchor, load(c.scale + j), load(c.scale_low + j)}(v);
+            } else {
+                return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
+            }
+        }
+    };
+
+    template <class Source>
+    void write_row(const Unit& u, std::int64_t d, int width, const Source& source) const {
+        const std::int64_t offset = d * steps_ * job_.reduce[0].y_stride;
+        if (y_direct_) return emit(reinterpret_cast<T*>(u.y) + offset, width, past_cache_, source);
+        T* buffer = scratch_of<T>(Scratch::output, Columns<C>::kMost);
+        emit(buffer, width, false, source);
+        with_type(job_.out, [&](auto* null) {
+            using To = std::remove_pointer_t<decltype(null)>;
+            convert_run(reinterpret_cast<To*>(u.y) + offset, packed_ ? 1 : job_.inner.y_stride, buffer, 1, width);
+        });
+    }
+
+    void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end, const Columns<C>& c) const {
+        T* buffer = input_buffer();
+        for (std::int64_t d = end; d-- > begin;) {
+            const int width = row_width(u, d);
+            const T* x = read(u, d, width, buffer);
+            if (job_.op == Op::softmax) {
+                write_row(u, d, width, InputSource<true>{x, c});
+            } else {
+                write_row(u, d, width, InputSource<false>{x, c});
+            }
+        }
+    }
+
+    void write_reduced(const Unit& u, const Partial* total) const {
+        const int columns = packed_ ? static_cast<int>(inner_) : u.width;
+        for (int j = 0; j < columns; ++j) {
+            write_scalar(u.y, job_.out, j * job_.inner.y_stride, finish(job_.op, total[j], job_.length));
+        }
+    }
+
+    void resident_softmax(const Unit& u, Columns<C>& c) const {
+        const int width = padded(u.width);
+        C* keep = scratch_of<C>(Scratch::values, tile_rows() * width + W);  // vectors may reach past the last
+        exponentials<false>(u, 0, tile_rows(), c, keep);
+        for (int j = 0; j < width; ++j) {
+            const double scale = 1.0 / c.total[j];
+            c.scale[j] = static_cast<C>(scale);
+            c.scale_low[j] = sizeof(C) == 4 ? static_cast<C>(scale - static_cast<double>(c.scale[j]))
+                                            : static_cast<C>(::fma(-scale, c.total[j], 1.0) * scale);
+        }
+        for (int j = 0; j < u.width; ++j) {
+            if (is_infinite(c.max[j])) c.scale[j] = static_cast<C>(__builtin_nan(""));
+        }
+        for (std::int64_t d = 0; d < tile_rows(); ++d) {
+            write_row(u, d, row_width(u, d), KeptSource{keep + d * width, c});
+        }
+    }
+
+    void resident_log_softmax(const Unit& u, Columns<C>& c) const {
+        exponentials<true>(u, 0, tile_rows(), c, nullptr);
+        for (int j = 0; j < padded(u.width); ++j) {
+            split_lse(static_cast<double>(c.max[j]), c.total[j] * kUnbias<C>, c.scale[j], c.scale_low[j]);
+        }
+        write_from_input(u, 0, tile_rows(), c);
+    }
+
+    void whole_unit(const Unit& u) const {
+        Columns<C> c;
+        if (job_.resident && job_.op == Op::softmax) return resident_softmax(u, c);
+        if (job_.resident && job_.op == Op::log_softmax) return resident_log_softmax(u, c);
+        Partial* total = scratch_of<Partial>(Scratch::states, 2 * Columns<C>::kMost);
+        Partial* part = total + Columns<C>::kMost;
+        for (int j = 0; j < u.width; ++j) total[j] = empty_partial(job_.op);
+        for (std::int64_t k = 0; k < chunks(); ++k) {
+            chunk_partials(u, k * chunk_rows(), chunk_end(k), c, part);
+            for (int j = 0; j < u.width; ++j) merge(job_.op, total[j], part[j]);
+        }
+        if (!is_elementwise(job_.op)) return write_reduced(u, total);
+        prepare(u, total, c);
+        for (std::int64_t k = chunks(); k-- > 0;) write_from_input(u, k * chunk_rows(), chunk_end(k), c);
+    }
+
+    void run_split(std::int64_t units) const {
+        constexpr std::int64_t kMost = Columns<C>::kMost;
+        Partial* part = scratch_of<Partial>(Scratch::states, (units * chunks() + units) * kMost);
+        Partial* total = part + units * chunks() * kMost;
+        auto read = [&](std::int64_t begin, std::int64_t end) {
+            Columns<C> c;
+            for (std::int64_t i = begin; i < end; ++i) {
+                const std::int64_t k = i % chunks();
+                chunk_partials(unit(i / chunks()), k * chunk_rows(), chunk_end(k), c, part + i * kMost);
+            }
+        };
+        parallel_ranges(units * chunks(), 1, job_.threads, read);
+        for (std::int64_t i = 0; i < units; ++i) {
+            const Unit u = unit(i);
+            for (int j = 0; j < u.width; ++j) {
+                Partial all = empty_partial(job_.op);
+                for (std::int64_t k = 0; k < chunks(); ++k) merge(job_.op, all, part[(i * chunks() + k) * kMost + j]);
+                total[i * kMost + j] = all;
+            }
+            if (!is_elementwise(job_.op)) write_reduced(u, total + i * kMost);
+        }
+        if (!is_elementwise(job_.op)) return;
+        auto write = [&](std::int64_t begin, std::int64_t end) {
+            Columns<C> c;
+            for (std::int64_t i = begin; i < end; ++i) {
+                const std::int64_t back = units * chunks() - 1 - i;
+                const std::int64_t k = back % chunks();
+                const Unit u = unit(back / chunks());
+                prepare(u, total + back / chunks() * kMost, c);
+                write_from_input(u, k * chunk_rows(), chunk_end(k), c);
+            }
+            if (past_cache_) stream_fence();
+        };
+        parallel_ranges(units * chunks(), 1, job_.threads, write);
+    }
+
+    const Job& job_;
+    const char* x_;
+    char* y_;
+    bool packed_;
+    std::int64_t inner_;
+    std::int64_t steps_;
+    std::int64_t width_;
+    std::int64_t tiles_;
+    bool x_direct_;
+    bool y_direct_;
+    bool past_cache_;
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

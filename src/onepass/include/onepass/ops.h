@@ -1,0 +1,42 @@
+// The operations of the softmax family as functors over a value type V: a scalar on a GPU, a vector on a CPU.
+//
+// Each one turns an element x into its result once the row's total is known. V provides +, -, *, fma(V, V, V) and
+// exp_anchored(V, Anchor<V>); ops.h itself includes nothing, so that the GPU's run-time compiler can read it.
+#pragma once
+
+#include "row_state.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// What exp_anchored needs to compute exp(x) * 2^(bias - k) without overflow, k being the row's exponent (exp.h).
+template <class V>
+struct Anchor {
+    V shift;  // subtracted from x first: 0 while |max| is moderate, the maximum itself when it is huge
+    V floor;  // x - shift is raised to this: everything below it is an exact zero of the result
+    V magic;  // 1.5 * 2^mantissa_bits + exponent bias + kExpBias - k
+};
+
+// softmax: exp(x) / sum. The reciprocal of the sum comes in two parts, so that the product rounds once.
+template <class V>
+struct SoftmaxOp {
+    Anchor<V> anchor;
+    V scale;
+    V scale_low;
+
+    ONEPASS_HD V operator()(V x) const { return normalize(exp_anchored(x, anchor)); }
+    ONEPASS_HD V normalize(V e) const { return fma(e, scale, e * scale_low); }
+};
+
+// log_softmax: x - logsumexp. logsumexp comes in two parts: x - lse is right to one rounding of the result even
+// when both are 1e8 apart from zero.
+template <class V>
+struct LogSoftmaxOp {
+    V lse;
+    V lse_low;
+
+    ONEPASS_HD V operator()(V x) const { return (x - lse) - lse_low; }
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

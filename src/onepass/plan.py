@@ -1,0 +1,254 @@
+"""Plan: which CPU algorithm serves a problem, how it is cut up, and why. Pure Python: a Problem and a Machine in, a
+frozen, comparable, printable value out. The kernels do exactly what the plan says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from .machine import Machine
+from .problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
+
+ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
+
+# Every threshold of the planner. "measured" is on two cores of an Ice Lake server at 2.8 GHz (48 KiB L1, 1.25 MiB L2).
+#
+# Rows of up to this many vectors stay in registers (eight leave room for the constants of exp).
+_REGISTER_VECTORS = 8
+# A row is `resident` while input and exponentials fill at most this share of L2; beyond, it is read twice.
+_ROW_SHARE_OF_L2 = 0.5
+# The same share for a tile of a strided problem, whose exponentials wait in L2.
+_TILE_SHARE_OF_L2 = 0.5
+# Elements of one chunk of a long row: its input and nothing else in L1.
+_CHUNK = 4096
+# A reduction reads once whatever the chunk; longer ones cost fewer merges.
+_REDUCE_CHUNK = 1 << 15
+# Bytes of input and result from which on stores bypass the cache.
+_NONTEMPORAL_BYTES = 16 << 20
+# Fewer elements than this and waking a second thread costs more than it saves.
+_PARALLEL_ELEMENTS = 1 << 15
+# `split` when there are fewer rows than this per thread.
+_ROWS_PER_THREAD = 4
+# Inner axes of 2..16 elements go to `packed` when a row and its neighbours are at least this many elements.
+_PACKED_INNER = 16
+_PACKED_ELEMENTS = 512
+
+
+@dataclass(frozen=True)
+class CpuPlan:
+    """How one problem is run on a CPU. Equal problems on equal machines have equal plans."""
+
+    algorithm: str
+    threads: int
+    outer: tuple[Axis, ...]  # kept axes, less `inner`
+    reduce: tuple[Axis, ...]
+    inner: Axis  # the axis that tiles run along; size 1 for rows
+    chunk: int  # elements (rows) or steps of the reduced axis (tiles) handled at once
+    tile: int  # inner elements per tile
+    resident: bool  # a row or tile waits in cache: one read of main memory
+    split: bool  # the chunks of one row or tile go to several threads
+    nontemporal: bool  # results bypass the cache
+    prefetch: bool
+    why: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def reads(self) -> int:
+        """How often an element of the input crosses main memory."""
+        return 1 if self.resident else 2
+
+    def __str__(self) -> str:
+        cut = {
+            "registers": "a row in vector registers",
+            "row": "a row at a time, waiting in cache",
+            "online": f"a row at a time in chunks of {self.chunk}",
+            "split": f"chunks of {self.chunk} elements over all threads",
+            "strided": f"tiles of {self.tile} columns x {self.chunk} steps",
+            "packed": f"{self.inner.size} interleaved rows per tile, {self.chunk} steps at a time",
+        }[self.algorithm]
+        stores = ", stores past the cache" if self.nontemporal else ""
+        return f"{self.algorithm}: {cut}; {self.threads} thread{'s' * (self.threads > 1)}{stores}"
+
+
+class _Reasons:
+    """Collects the sentences of `why`."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def _contiguous_reduce(problem: Problem) -> bool:
+    return problem.length == 1 or (len(problem.reduce) == 1 and problem.reduce[0].x_stride == 1)
+
+
+def _direct(problem: Problem) -> bool:
+    """Kernels can read and write the rows where they lie."""
+    if not _contiguous_reduce(problem) or problem.dtype != problem.result_dtype:
+        return False
+    return problem.op not in ELEMENTWISE or problem.length == 1 or problem.reduce[0].y_stride == 1
+
+
+def _inner_axis(problem: Problem) -> int | None:
+    """Which kept axis tiles should run along: the one that is faster in memory than the reduced axis, if any."""
+    if _contiguous_reduce(problem) or len(problem.reduce) != 1:
+        return None
+    best = None
+    for i, axis in enumerate(problem.outer):
+        faster = 0 < abs(axis.x_stride) < abs(problem.reduce[0].x_stride)
+        if faster and (best is None or abs(axis.x_stride) < abs(problem.outer[best].x_stride)):
+            best = i
+    return best
+
+
+def _can_pack(problem: Problem, inner: Axis) -> bool:
+    """Whole steps of the reduced axis lie next to each other, in the result too."""
+    reduced = problem.reduce[0]
+    if not (2 <= inner.size <= _PACKED_INNER and inner.x_stride == 1 and reduced.x_stride == inner.size):
+        return False
+    return problem.op not in ELEMENTWISE or (inner.y_stride == 1 and reduced.y_stride == inner.size)
+
+
+def _refuse(problem: Problem, algorithm: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{problem.op}: algorithm {algorithm!r} cannot serve an input of shape {problem.shape}, dtype {problem.dtype}, "
+        f"dim {problem.dims}: {reason}; leave algorithm=None to have one chosen"
+    )
+
+
+def make_plan(problem: Problem, machine: Machine, threads: int, algorithm: str | None = None) -> CpuPlan:
+    """The plan for a problem; `algorithm` forces one, or is refused with the reason it cannot serve."""
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        raise ValueError(f"{problem.op}: unknown algorithm {algorithm!r}; choose from {', '.join(ALGORITHMS)}")
+    why = _Reasons()
+    inner = _inner_axis(problem)
+    if algorithm in ("strided", "packed"):
+        if inner is None:
+            raise _refuse(problem, algorithm, "no kept axis is faster in memory than the reduced one")
+        if algorithm == "packed" and not _can_pack(problem, problem.outer[inner]):
+            raise _refuse(problem, algorithm, "the inner axis must have 2..16 contiguous elements")
+    tiles = inner is not None and algorithm in (None, "strided", "packed")
+    if problem.rows * problem.length < _PARALLEL_ELEMENTS:
+        threads = 1
+    if tiles:
+        assert inner is not None
+        return _plan_tiles(problem, machine, threads, algorithm, inner, why)
+    return _plan_rows(problem, machine, threads, algorithm, why)
+
+
+def _nontemporal(problem: Problem, why: _Reasons) -> bool:
+    if problem.op not in ELEMENTWISE or problem.floor_bytes < _NONTEMPORAL_BYTES:
+        return False
+    why(f"input and result are {problem.floor_bytes >> 20} MiB: stores bypass the cache")
+    return True
+
+
+def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:
+    elementwise = problem.op in ELEMENTWISE
+    compute = ITEMSIZE[problem.compute_dtype]
+    register_row = _REGISTER_VECTORS * machine.vector_bytes // compute
+    # Input as it is, exponentials in compute precision.
+    row_bytes = problem.length * (ITEMSIZE[problem.dtype] + compute)
+    fits = row_bytes <= machine.l2_bytes * _ROW_SHARE_OF_L2
+    chosen = algorithm
+    if chosen is None:
+        if elementwise and _direct(problem) and problem.length <= register_row:
+            chosen = "registers"
+            why(f"a row of {problem.length} fits {_REGISTER_VECTORS} vectors of {machine.vector_bytes} bytes")
+        elif fits if elementwise else problem.length <= _REDUCE_CHUNK:
+            chosen = "row"
+            why(f"a row of {problem.length} and its exponentials are {row_bytes >> 10} KiB, they fit L2")
+        elif threads > 1 and problem.rows < _ROWS_PER_THREAD * threads:
+            chosen = "split"
+            why(f"{problem.rows} long rows are too few to share out among {threads} threads")
+        else:
+            chosen = "online"
+            why(f"a row of {row_bytes >> 10} KiB does not fit L2 of {machine.l2_bytes >> 10} KiB")
+    elif chosen == "registers":
+        if not elementwise:
+            raise _refuse(problem, chosen, "it writes a result as long as the row")
+        if not _direct(problem):
+            raise _refuse(problem, chosen, "rows must be contiguous, input and result of one dtype")
+        if problem.length > register_row:
+            raise _refuse(problem, chosen, f"a row may have at most {register_row} elements here")
+    if not _direct(problem):
+        why("rows are gathered, converted and scattered through the cache, in pieces")
+    resident = chosen in ("registers", "row") or not elementwise
+    return CpuPlan(
+        algorithm=chosen,
+        threads=threads,
+        outer=problem.outer,
+        reduce=problem.reduce,
+        inner=Axis(1, 1, 1),
+        chunk=_row_chunk(problem, chosen),
+        tile=1,
+        resident=resident,
+        split=chosen == "split",
+        nontemporal=_nontemporal(problem, why),
+        prefetch=chosen == "row",
+        why=tuple(why.lines),
+    )
+
+
+def _row_chunk(problem: Problem, algorithm: str) -> int:
+    if problem.op in (*ELEMENTWISE, "logsumexp"):
+        return _CHUNK
+    return _REDUCE_CHUNK
+
+
+def _plan_tiles(
+    problem: Problem, machine: Machine, threads: int, algorithm: str | None, inner_index: int, why: _Reasons
+) -> CpuPlan:
+    inner = problem.outer[inner_index]
+    outer = problem.outer[:inner_index] + problem.outer[inner_index + 1 :]
+    elementwise = problem.op in ELEMENTWISE
+    compute = ITEMSIZE[problem.compute_dtype]
+    lanes = machine.vector_bytes // compute
+    length = problem.length
+    chosen = algorithm
+    if chosen is None:
+        packs = _can_pack(problem, inner) and length * inner.size >= _PACKED_ELEMENTS
+        chosen = "packed" if packs else "strided"
+    budget = int(machine.l2_bytes * _TILE_SHARE_OF_L2)
+    if chosen == "packed":
+        why(f"{inner.size} rows lie interleaved: {lanes // math.gcd(lanes, inner.size)} steps fill whole vectors")
+        tile = inner.size
+        column_bytes = inner.size * (ITEMSIZE[problem.dtype] + compute)
+        resident = length * column_bytes <= budget
+    else:
+        # As many columns as fit with the whole reduced axis, at most what a tile's running values may take.
+        tile = 16 * lanes
+        column_bytes = ITEMSIZE[problem.dtype] + compute
+        while tile > lanes and length * tile * column_bytes > budget:
+            tile //= 2
+        resident = length * tile * column_bytes <= budget
+        if not resident:
+            tile = 16 * lanes
+        tile = min(tile, inner.size)
+        why(f"the reduced axis has stride {problem.reduce[0].x_stride}: tiles of {tile} columns are read along the rows")
+    if resident:
+        why("a tile waits in L2 between its passes")
+    elif elementwise:
+        why(f"a tile of {length} steps does not fit L2: it is read twice")
+    units = math.prod(axis.size for axis in outer) * (1 if chosen == "packed" else -(-inner.size // tile))
+    width = tile if chosen == "strided" else inner.size
+    chunk = max(1, (machine.l2_bytes // 4) // (width * (ITEMSIZE[problem.dtype])))
+    chunk = length if resident and length <= chunk else min(chunk, length)
+    split = threads > 1 and units < _ROWS_PER_THREAD * threads and not (resident and elementwise) and length > 2 * chunk
+    if split:
+        why(f"{units} tiles are too few to share out among {threads} threads: their chunks are")
+    return CpuPlan(
+        algorithm=chosen,
+        threads=threads,
+        outer=outer,
+        reduce=problem.reduce,
+        inner=inner,
+        chunk=max(chunk, 1),
+        tile=tile,
+        resident=resident or not elementwise,
+        split=split,
+        nontemporal=_nontemporal(problem, why),
+        prefetch=False,
+        why=tuple(why.lines),
+    )

@@ -1,0 +1,124 @@
+"""Row reductions along any dim: sum, mean, amax, amin. Each element is read once.
+
+float32 and 16-bit sums are vector partial sums of at most 4096 elements, added up in float64: the error does not grow
+with the row. NumPy integers go to NumPy's own, exact reduction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._engine import call as _call
+from .softmax import UNSET, Dim, pick_dim
+
+_SUM, _MEAN, _AMAX, _AMIN = 3, 4, 5, 6  # the engine's numbers of these operations
+
+
+def _cold(op: str, x: Any, dim: Dim, keepdim: bool, out: Any) -> Any:
+    if isinstance(x, np.ndarray) and x.dtype.kind in "biu" and not isinstance(x, np.ma.MaskedArray):
+        from .problem import normalize_dims
+
+        dims = normalize_dims(op, dim, x.shape)
+        return getattr(np, op)(x, axis=dims, keepdims=keepdim, out=out)
+    from .call import plan_and_run
+
+    return plan_and_run(op, x, dim, keepdim, None, out, None)
+
+
+def sum(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
+    """Sum of x along dim.
+
+    >>> import numpy as np, onepass
+    >>> onepass.sum(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([3., 7.])
+
+    Parameters
+    ----------
+    x : array of any shape and strides, read in place; dtypes and kinds as in softmax
+    dim : int, tuple of ints (jointly) or None (all); also called `axis`
+    keepdim : keep the reduced dims, with size 1
+    out : array for the result, of x's kind, the result's shape and dtype, any strides
+
+    Returns an array of x's kind and dtype without dim; NumPy integers as numpy.sum. An empty row sums to 0.
+
+    Raises ValueError or TypeError, with nothing written, for arguments that do not fit; MemoryError.
+
+    Source: blocked summation, N. Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapter 4.
+    """
+    if axis is UNSET:
+        y = _call(_SUM, x, dim, keepdim, None, out, None)
+        if y is not None:
+            return y
+    else:
+        dim = pick_dim("sum", dim, axis)
+    return _cold("sum", x, dim, keepdim, out)
+
+
+def mean(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
+    """Arithmetic mean of x along dim.
+
+    >>> import numpy as np, onepass
+    >>> onepass.mean(np.array([[1.0, 2.0], [3.0, 4.0]]), dim=0)
+    array([2., 3.])
+
+    Parameters are those of sum. Returns an array of x's kind and dtype without dim; NumPy integers as numpy.mean.
+    The mean of an empty row is NaN.
+
+    Raises ValueError or TypeError, with nothing written, for arguments that do not fit; MemoryError.
+
+    Source: the sum in float64, divided once.
+    """
+    if axis is UNSET:
+        y = _call(_MEAN, x, dim, keepdim, None, out, None)
+        if y is not None:
+            return y
+    else:
+        dim = pick_dim("mean", dim, axis)
+    return _cold("mean", x, dim, keepdim, out)
+
+
+def amax(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
+    """Largest element of x along dim; NaN where there is one.
+
+    >>> import numpy as np, onepass
+    >>> onepass.amax(np.array([[1.0, 5.0], [3.0, 4.0]]), dim=None)
+    array(5.)
+
+    Parameters are those of sum. Returns an array of x's kind and dtype without dim; NumPy integers as numpy.amax.
+
+    Raises ValueError for an empty row; ValueError or TypeError, with nothing written, for arguments that do not fit.
+
+    Source: a lane-wise maximum with a NaN flag beside it.
+    """
+    if axis is UNSET:
+        y = _call(_AMAX, x, dim, keepdim, None, out, None)
+        if y is not None:
+            return y
+    else:
+        dim = pick_dim("amax", dim, axis)
+    return _cold("amax", x, dim, keepdim, out)
+
+
+def amin(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
+    """Smallest element of x along dim; NaN where there is one.
+
+    >>> import numpy as np, onepass
+    >>> onepass.amin(np.array([[1.0, 5.0], [3.0, 4.0]]), keepdim=True)
+    array([[1.],
+           [3.]])
+
+    Parameters are those of sum. Returns an array of x's kind and dtype without dim; NumPy integers as numpy.amin.
+
+    Raises ValueError for an empty row; ValueError or TypeError, with nothing written, for arguments that do not fit.
+
+    Source: a lane-wise minimum with a NaN flag beside it.
+    """
+    if axis is UNSET:
+        y = _call(_AMIN, x, dim, keepdim, None, out, None)
+        if y is not None:
+            return y
+    else:
+        dim = pick_dim("amin", dim, axis)
+    return _cold("amin", x, dim, keepdim, out)

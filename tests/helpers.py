@@ -1,0 +1,108 @@
+"""What several test files need: element types, NumPy and torch alike, outputs that start as NaN, fresh interpreters."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = {t.name: t for t in map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))}
+SOFTMAX_FAMILY = ("softmax", "log_softmax", "logsumexp")
+REDUCTIONS = ("sum", "mean", "amax", "amin")
+ELEMENTWISE = ("softmax", "log_softmax")
+KINDS = ("numpy", "torch")
+TESTS = Path(__file__).resolve().parent
+
+
+def random_array(shape, dtype="float32", sigma=1.0, seed=0):
+    """Normally distributed values with that spread, rounded to `dtype`."""
+    return (np.random.default_rng(seed).standard_normal(shape) * sigma).astype(DTYPES[dtype])
+
+
+def nan_filled(shape, dtype):
+    """An output to be overwritten: an element that is left out stays NaN."""
+    return np.full(shape, np.nan, dtype)
+
+
+def as_kind(array, kind):
+    """The array itself, or a torch tensor that shares its memory."""
+    return array if kind == "numpy" else to_torch(array)
+
+
+def to_torch(array):
+    """A torch tensor over the memory of a NumPy array, whatever its strides (negative ones torch does not have)."""
+    import torch
+
+    base = array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    if array.dtype == BFLOAT16:
+        storage, dtype = base.view(np.int16), torch.bfloat16
+    else:
+        storage, dtype = base, None
+    if not base.flags.c_contiguous or base.dtype != array.dtype:
+        raise ValueError("to_torch wants a view of a contiguous array of the same element type")
+    whole = torch.from_numpy(storage.reshape(-1))
+    whole = whole if dtype is None else whole.view(dtype)
+    if array.size == 0:
+        return whole.new_empty(array.shape)
+    offset = (array.ctypes.data - base.ctypes.data) // array.itemsize
+    return whole.as_strided(array.shape, [s // array.itemsize for s in array.strides], offset)
+
+
+def to_numpy(result):
+    """A NumPy array over the memory of a torch tensor; anything else as numpy.asarray has it."""
+    if type(result).__module__.partition(".")[0] != "torch":
+        return np.asarray(result)
+    import torch
+
+    if result.dtype == torch.bfloat16:
+        return result.view(torch.int16).numpy().view(BFLOAT16)
+    return result.numpy()
+
+
+def torch_dtype(name):
+    import torch
+
+    return getattr(torch, name)
+
+
+def same_bits(a, b):
+    """Equal shape, type and bits, NaNs included."""
+    a, b = np.ascontiguousarray(to_numpy(a)), np.ascontiguousarray(to_numpy(b))
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def run_python(code, *, timeout=120, env=None, python_args=("-W", "error")):
+    """Run `code` in a fresh interpreter; its standard output. Fails on an error, on a time-out and on any warning."""
+    process = subprocess.run(
+        [sys.executable, *python_args, "-c", code],
+        env={**os.environ, **(env or {})},
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert process.returncode == 0, f"exit code {process.returncode}\n{process.stdout}\n{process.stderr}"
+    assert process.stderr == "", process.stderr
+    return process.stdout
+
+
+def run_with_isa(isa, *pytest_args, timeout=300):
+    """Run tests of this folder in a fresh interpreter whose engine is held to one instruction set."""
+    process = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *pytest_args],
+        env={**os.environ, "ONEPASS_ISA": isa},
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert process.returncode == 0, f"under ONEPASS_ISA={isa}:\n{process.stdout[-6000:]}\n{process.stderr[-2000:]}"
+    assert " passed" in process.stdout, process.stdout
+    return process.stdout

@@ -1,0 +1,176 @@
+"""Every algorithm, asserted to be the one that ran; and which one the planner takes, with the reason."""
+
+import threading
+
+import numpy as np
+import onepass
+import pytest
+from helpers import DTYPES, KINDS, SOFTMAX_FAMILY, as_kind, nan_filled, random_array, to_numpy
+from onepass import _engine, reference
+from ulp import max_ulp
+
+# Shape, dim: what it is there for. Widths with a tail, one less and one more than a power of two.
+SHAPES = {
+    "registers": [
+        ((1, 1), -1, "nothing to sum"),
+        ((64, 8), -1, "half a vector"),
+        ((1000, 3), -1, "less than a vector, many rows"),
+        ((33, 16), -1, "whole vectors"),
+        ((5, 31), -1, "an odd tail"),
+        ((40_000, 17), -1, "shared out among threads"),
+    ],
+    "row": [
+        ((100, 17), -1, "shorter than the planner would take"),
+        ((7, 1000), -1, "in the first cache"),
+        ((9, 1023), -1, "odd"),
+        ((9, 1025), -1, "odd, the other side"),
+        ((64, 4097), -1, "shared out among threads"),
+        ((1, 50_257), -1, "in the second cache"),
+        ((3, 5, 300), (1, 2), "two dims as one row"),
+    ],
+    "online": [
+        ((2, 300_001), -1, "past the second cache"),
+        ((3, 5000), -1, "two chunks, the second short"),
+        ((1, 100), -1, "less than a chunk"),
+        ((9, 70_001), -1, "shared out among threads"),
+    ],
+    "split": [
+        ((1, 1_000_003), -1, "one row over all threads"),
+        ((3, 300_001), -1, "several rows, each over all threads"),
+        ((2, 5000), -1, "two chunks"),
+        ((1, 50), -1, "less than a chunk"),
+    ],
+    "strided": [
+        ((64, 100), 0, "a tile of several vectors"),
+        ((5, 33, 71), 1, "a middle dim, an odd inner"),
+        ((3, 1000, 196), 1, "an image"),
+        ((40_000, 40), 0, "too long to wait in cache"),
+        ((129, 3000), 0, "many tiles"),
+        ((50, 17), 0, "an inner dim just past packed"),
+    ],
+    "packed": [
+        ((7, 333, 16), 1, "the widest"),
+        ((1000, 2), 0, "the narrowest"),
+        ((100, 50, 3), 1, "an inner dim that no vector divides by"),
+        ((60_000, 5), 0, "too long to wait in cache"),
+        ((4, 1000, 8), 1, "half a vector or a whole one"),
+    ],
+}
+CASES = [
+    pytest.param(algorithm, shape, dim, id=f"{algorithm}-{shape}-{dim}: {why}".replace(" ", "_"))
+    for algorithm, rows in SHAPES.items()
+    for shape, dim, why in rows
+]
+
+
+def longest_in_registers(dtype):
+    """Eight vectors of what is computed in; float64 rows of 31 are too long for 128-bit vectors."""
+    return 8 * _engine.vector_bytes() // (8 if dtype == "float64" else 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("algorithm", "shape", "dim"), CASES)
+def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, kind, threads):
+    threads(3)
+    for dtype in DTYPES:
+        x = random_array(shape, dtype, sigma=3)
+        given = as_kind(x, kind)
+        for op in SOFTMAX_FAMILY:
+            if algorithm == "registers" and (op == "logsumexp" or shape[-1] > longest_in_registers(dtype)):
+                continue
+            expected = getattr(reference, op)(x, dim, dtype=np.longdouble)
+            out = nan_filled(expected.shape, x.dtype)
+            getattr(onepass, op)(given, dim, out=as_kind(out, kind), algorithm=algorithm)
+            assert _engine.last_algorithm() == algorithm
+            assert max_ulp(out, expected, floor=0.0 if op == "softmax" else 1.0) <= 2, (op, dtype)
+            fresh = getattr(onepass, op)(given, dim, algorithm=algorithm)
+            np.testing.assert_array_equal(to_numpy(fresh), out)
+
+
+# (operation, shape, dtype, dim) -> algorithm: the reason. Sizes far from any threshold, for processors of any cache.
+CHOICES = [
+    ("softmax", (49_152, 8), "float32", -1, "registers", "a row is one vector or two"),
+    ("log_softmax", (1000, 16), "float64", -1, "registers", "a row is a few vectors"),
+    ("softmax", (4096, 1024), "float32", -1, "row", "4 KiB a row: it waits in cache"),
+    ("softmax", (1024, 4096), "bfloat16", -1, "row", "8 KiB a row, and as much again in float32"),
+    ("softmax", (16, 4_194_304), "float32", -1, "online", "16 MiB a row: no cache next to a core holds it"),
+    ("log_softmax", (64, 2_097_152), "float64", -1, "online", "16 MiB a row, many rows"),
+    ("softmax", (1, 16_777_216), "float32", -1, "split", "one row for all threads"),
+    ("logsumexp", (2, 16_777_216), "float32", -1, "split", "two rows for four threads"),
+    ("softmax", (32, 256, 56, 56), "float32", 1, "strided", "channels of an image"),
+    ("softmax", (4096, 4096), "float32", 0, "strided", "columns of a matrix"),
+    ("logsumexp", (64, 1000, 196), "float32", 1, "strided", "a reduction with an inner dim"),
+    ("softmax", (2, 128_256, 16), "float32", 1, "packed", "16 rows lie interleaved"),
+    ("softmax", (1000, 100, 3), "float32", 1, "packed", "3 rows lie interleaved"),
+    ("softmax", (32, 256, 56, 56), "float32", None, "split", "everything is one row"),
+    ("softmax", (100, 20, 30), "float32", (1, 2), "row", "two dims that are one in memory"),
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "dim", "algorithm", "why"), CHOICES, ids=[f"{c[4]}:{c[5]}".replace(" ", "_") for c in CHOICES]
+)
+def test_the_planner_takes(op, shape, dtype, dim, algorithm, why, threads):
+    threads(4)
+    report = onepass.explain(op, shape, dtype, dim)
+    assert report.plan.algorithm == algorithm, report
+    assert algorithm in str(report)
+    assert report.plan == onepass.explain(op, shape, dtype, dim).plan
+
+
+def test_without_a_second_thread_no_row_is_split(threads):
+    threads(1)
+    assert onepass.explain("softmax", (1, 16_777_216)).plan.algorithm == "online"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_explain_foretells_what_runs(kind, threads):
+    threads(2)
+    for shape, dim in (((50, 8), -1), ((50, 1000), -1), ((2, 600_000), -1), ((700, 90), 0), ((5, 700, 3), 1)):
+        x = as_kind(random_array(shape), kind)
+        for op in SOFTMAX_FAMILY:
+            getattr(onepass, op)(x, dim)
+            assert _engine.last_algorithm() == onepass.explain(op, x, dim=dim).plan.algorithm, (op, shape)
+
+
+def test_channels_last_reads_along_the_channels():
+    """The dim that is last in memory is a row, wherever it is in the shape; the first dim of a transpose too."""
+    x = np.moveaxis(random_array((4, 14, 14, 1000)), -1, 1)
+    assert onepass.explain("softmax", x, dim=1).plan.algorithm == "row"
+    y = random_array((300, 1000)).T
+    assert onepass.explain("softmax", y, dim=0).plan.algorithm == "row"
+    assert onepass.explain("softmax", y, dim=1).plan.algorithm == "strided"
+
+
+REFUSALS = [
+    ("registers", (3, 100_000), -1, "more elements than the registers hold"),
+    ("registers", (64, 100), 0, "columns"),
+    ("strided", (3, 1000), -1, "nothing beside the reduced dim"),
+    ("packed", (3, 1000), -1, "nothing beside the reduced dim"),
+    ("packed", (64, 100), 0, "an inner dim past 16"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "shape", "dim", "why"), REFUSALS, ids=[f"{r[0]}:{r[3]}".replace(" ", "_") for r in REFUSALS])
+def test_an_algorithm_that_cannot_serve_says_why(algorithm, shape, dim, why):
+    x = random_array(shape)
+    out = nan_filled(shape, "float32")
+    with pytest.raises(ValueError, match=f"softmax.*{algorithm}") as error:
+        onepass.softmax(x, dim, out=out, algorithm=algorithm)
+    assert str(shape) in str(error.value)
+    assert np.isnan(out).all()
+
+
+def test_the_last_algorithm_is_that_of_this_thread():
+    seen = []
+
+    def other():
+        onepass.softmax(random_array((4, 1000)), algorithm="online")
+        seen.append(_engine.last_algorithm())
+
+    onepass.softmax(random_array((4, 8)), algorithm="registers")
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert seen == ["online"]
+    assert _engine.last_algorithm() == "registers"

@@ -1,0 +1,375 @@
+"""The benchmark itself: its registry, its verification, its noise flags and what it writes. No timing is asserted."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import timeit
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from onepass import reference
+from onepass.bench import list_cells, peers, report, run, run_benchmark
+from onepass.bench.cells import CELLS, GROUPS, Cell, select
+from onepass.bench.results import CellReport, Outcome, geometric_mean, summarize
+from onepass.bench.timing import Effort, Meter, Reading, Timing, Window, interleave
+from onepass.bench.verify import Verifier, WrongResult
+
+TINY = Effort(rounds=2, most_rounds=2, window_seconds=1e-4)
+
+
+def cell_of(op="softmax", shape=(6, 40), **more):
+    return Cell("made up", op, shape, "a test", **more)
+
+
+def timing_of(seconds, noisy=False, count=5):
+    return Timing(tuple(Window(seconds, 1, 0.5 if noisy else 0.0, noisy) for _ in range(count)))
+
+
+def outcome_of(peer, mode, seconds, moved=1000):
+    label = f"{peer} out=" if mode == "out" else peer
+    return Outcome(label, peer, mode, f"{peer}(x)", moved, "ok", timing=timing_of(seconds))
+
+
+# the registry
+
+
+def test_every_cell_has_its_own_name_and_a_reason():
+    names = [cell.name for cell in CELLS]
+    assert len(set(names)) == len(names)
+    assert all(cell.why for cell in CELLS)
+    assert all(-len(cell.shape) <= cell.dim < len(cell.shape) for cell in CELLS)
+    assert [line.split()[0] for line in list_cells()] == names
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "amax"])
+def test_every_operation_is_measured_on_every_main_shape_and_as_one_call(op):
+    names = {cell.name for cell in CELLS}
+    for rest in ("4096x1024", "1x16777216", "32x256x56x56-dim1", "4096x4096-bfloat16", "8x8-numpy", "8x8-torch"):
+        assert f"{op}-{rest}" in names
+
+
+def test_select_takes_names_groups_and_globs_and_names_what_is_near():
+    assert [cell.name for cell in select(["sum-8x8-numpy"], quick=True)] == ["sum-8x8-numpy"]
+    assert {cell.group for cell in select(["strided", "widths"], quick=False)} == {"strided", "widths"}
+    assert {cell.op for cell in select(["log*-8x8-*"], quick=False)} == {"log_softmax", "logsumexp"}
+    assert select(None, quick=False) == list(CELLS)
+    assert 3 <= len(select(None, quick=True)) <= 8
+    with pytest.raises(ValueError, match=r"'softmx-4096x1024'.*softmax-4096x1024"):
+        select(["softmx-4096x1024"], quick=False)
+
+
+def test_bytes_moved_count_the_input_and_the_result():
+    assert cell_of(shape=(4, 8)).moved_bytes == 2 * 4 * 8 * 4
+    assert cell_of("sum", (4, 8, 2), dim=1, dtype="bfloat16").moved_bytes == (4 * 8 * 2 + 4 * 2) * 2
+    assert cell_of("sum", (4, 8, 2), dim=1).result_shape == (4, 2)
+    assert len(GROUPS) == len({cell.group for cell in CELLS})
+
+
+# verification
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "amax"])
+@pytest.mark.parametrize(("shape", "dim"), [((6, 40), -1), ((3, 50, 4), 1), ((1, 3000), -1)])
+def test_the_reference_itself_passes_and_a_small_error_does_not(op, shape, dim):
+    cell = cell_of(op, shape, dim=dim)
+    data = peers.make_data(cell, "numpy")
+    verifier = Verifier(cell, data.x_numpy)
+    right = getattr(reference, op)(data.x_numpy, dim).astype(np.float32)
+    assert verifier.error(right) <= min(1.0, verifier.tolerance)
+    with np.errstate(all="ignore"):
+        assert verifier.error(right * np.float32(1.001)) > verifier.tolerance
+    assert verifier.error(np.zeros_like(right)) > verifier.tolerance
+
+
+def test_an_error_in_the_last_row_alone_is_seen():
+    cell = cell_of(shape=(1 << 17, 32))
+    assert cell.checked_rows < 1 << 17
+    data = peers.make_data(cell, "numpy")
+    result = reference.softmax(data.x_numpy).astype(np.float32)
+    result[-1, 0] *= 1.01
+    assert Verifier(cell, data.x_numpy).error(result) > 1000
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda y: y.astype(np.float64), "returned float64"),
+        (lambda y: y[:-1], r"expected float32 \(6, 40\)"),
+        (lambda y: np.where(np.arange(40) == 7, np.float32("nan"), y), "unwritten"),
+    ],
+    ids=["dtype", "shape", "unwritten"],
+)
+def test_a_wrong_array_is_refused(spoil, complaint):
+    data = peers.make_data(cell_of(), "numpy")
+    verifier = Verifier(data.cell, data.x_numpy)
+    with pytest.raises(WrongResult, match=complaint):
+        verifier.error(spoil(reference.softmax(data.x_numpy).astype(np.float32)))
+
+
+def peer_that(compute, name="injected", mode="fresh"):
+    def prepare(data):
+        names = {"compute": compute, "x": data.x_numpy, "out": data.out_numpy}
+        return [peers.Contender(name, mode, "compute(x, out)", names, data.cell.moved_bytes)]
+
+    return peers.Peer(name, ("numpy",), ("any", "numpy"), prepare)
+
+
+def test_a_wrong_contender_is_reported_and_not_timed():
+    def raises(x, out):
+        raise RuntimeError("no such kernel\nsecond line")
+
+    def broken(data):
+        raise ImportError("half installed")
+
+    injected = [
+        peer_that(lambda x, out: np.zeros_like(x), "zeros"),
+        peer_that(lambda x, out: out.fill(0.025), "uniform", "out"),
+        peer_that(lambda x, out: None, "idle", "out"),
+        peer_that(raises, "raises"),
+        peers.Peer("broken", ("numpy",), ("any",), broken),
+    ]
+    found = run.measure(cell_of(), [peers.PEERS["onepass"], *injected], TINY)
+    outcomes = {outcome.label: outcome for outcome in found.outcomes}
+    assert outcomes["onepass"].status == outcomes["onepass out="].status == "ok"
+    for label, status, note in (
+        ("zeros", "wrong", "ULP"),
+        ("uniform out=", "wrong", "ULP"),
+        ("idle out=", "wrong", "unwritten"),
+        ("raises", "failed", "RuntimeError: no such kernel"),
+        ("broken", "failed", "ImportError: half installed"),
+    ):
+        assert outcomes[label].status == status
+        assert note in outcomes[label].note
+        assert outcomes[label].timing is None
+        assert found.ratio(outcomes[label]) is None
+    assert outcomes["raises"].note.endswith("kernel")
+
+
+def test_a_copy_that_copies_nothing_is_found(monkeypatch):
+    data = peers.make_data(cell_of(), "numpy")
+    for contender in peers.copies(data):
+        peers.check_copy(contender)
+    monkeypatch.setattr(peers, "_engine", SimpleNamespace(copy=lambda *arguments: None))
+    with pytest.raises(RuntimeError, match="differs"):
+        peers.check_copy(peers.copies(data)[0])
+
+
+@pytest.mark.parametrize("name", [name for name in peers.PEERS if not peers.PEERS[name].missing])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "amax"])
+@pytest.mark.parametrize(("shape", "dim", "dtype"), [((5, 33), -1, "float32"), ((3, 20, 4), 1, "bfloat16")])
+def test_every_installed_contender_is_right(name, op, shape, dim, dtype):
+    cell = cell_of(op, shape, dim=dim, dtype=dtype)
+    data = peers.make_data(cell, "torch" if name == "torch" else "numpy")
+    verifier = Verifier(cell, data.x_numpy)
+    for contender in peers.PEERS[name].prepare(data):
+        assert verifier.error(contender.result(data.out_numpy)) <= verifier.tolerance, contender.statement
+
+
+# timing
+
+
+class Clock(Meter):
+    """A meter that reads a script: (seconds of wall, own, busy) per window."""
+
+    tick, processors = 0.01, 2
+
+    def __init__(self, windows):
+        self.now = Reading(0.0, 0.0, 0.0)
+        self.script = iter(windows)
+        self.inside = False
+
+    def read(self):
+        self.inside = not self.inside
+        if not self.inside:
+            wall, own, busy = next(self.script)
+            before = self.now
+            self.now = Reading(before.wall + wall, before.own + own, None if busy is None else before.busy + busy)
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("wall", "own", "busy", "others", "noisy"),
+    [
+        (1.0, 2.0, 2.0, 0.0, False),  # all of it ours
+        (1.0, 1.9, 2.0, 0.05, True),  # 5% of the machine is someone else's
+        (1.0, 0.5, 0.56, 0.03, False),
+        (0.01, 0.02, 0.03, 0.5, False),  # one tick of a coarse clock is no evidence
+        (0.01, 0.02, 0.05, 1.5, True),
+        (1.0, 2.0, 1.98, 0.0, False),  # never negative
+    ],
+)
+def test_a_window_is_noisy_when_others_used_the_machine(wall, own, busy, others, noisy):
+    meter = Meter()
+    meter.tick, meter.processors = 0.01, 2
+    window = meter.window(Reading(5.0, 1.0, 100.0), Reading(5.0 + wall, 1.0 + own, 100.0 + busy), 0.4, 4)
+    assert window.others == pytest.approx(others)
+    assert (window.noisy, window.seconds, window.calls) == (noisy, 0.1, 4)
+
+
+def test_where_the_system_does_not_tell_nothing_is_called_noisy():
+    window = Meter().window(Reading(0, 0, None), Reading(1, 1, None), 1.0, 1)
+    assert (window.others, window.noisy) == (None, False)
+
+
+def test_the_median_is_over_quiet_windows_when_there_are_enough():
+    quiet = [Window(second, 1, 0.0, False) for second in (1.0, 2.0, 3.0)]
+    loud = [Window(50.0, 1, 0.5, True)] * 4
+    enough, few = Timing((*loud, *quiet)), Timing((*loud, *quiet[:2]))
+    assert (enough.median, enough.noisy, enough.quiet) == (2.0, False, 3)
+    assert enough.spread == pytest.approx(0.5)
+    assert (few.median, few.noisy, few.quiet) == (50.0, True, 2)
+    assert not Timing(tuple(quiet[:1])).noisy
+
+
+@pytest.mark.parametrize(("busy", "rounds"), [(0.0, 3), (1.0, 5)], ids=["quiet", "loud"])
+def test_rounds_go_on_while_quiet_windows_are_missing(busy, rounds):
+    timers = {name: timeit.Timer("sum(range(100))") for name in ("a", "b")}
+    script = [(1.0, 0.0, busy)] * 20
+    found = interleave(timers, Effort(rounds=3, most_rounds=5, window_seconds=1e-4), meter=Clock(script))
+    assert {len(timing.windows) for timing in found.values()} == {rounds}
+    assert all(timing.noisy == (busy > 0) for timing in found.values())
+
+
+def test_contenders_alternate_in_changing_order():
+    calls = []
+    names = ("a", "b", "c")
+    timers = {name: timeit.Timer(lambda name=name: calls.append(name)) for name in names}
+    interleave(timers, Effort(rounds=6, most_rounds=6, window_seconds=1e-9), meter=Clock([(1.0, 1.0, 1.0)] * 18))
+    timed = "".join(calls)[-18:]  # one call per window: too short a window for more
+    rounds = [timed[i : i + 3] for i in range(0, 18, 3)]
+    assert all(sorted(order) == list(names) for order in rounds)
+    assert len(set(rounds)) > 1
+
+
+# results
+
+
+def test_ratios_compare_like_with_like():
+    outcomes = (
+        *(outcome_of("copy", "copy", 1e-6), outcome_of("copy nt", "copy", 0.5e-6)),
+        *(outcome_of("onepass", "fresh", 2e-6), outcome_of("onepass", "out", 1e-6)),
+        *(outcome_of("torch", "fresh", 8e-6), outcome_of("torch", "out", 2e-6)),
+    )
+    found = CellReport(cell_of(), outcomes=outcomes)
+    assert found.copy_limit == pytest.approx(1000 / 0.5e-6 / 1e9)
+    assert [round(found.fraction(o), 6) for o in outcomes] == [0.5, 1.0, 0.25, 0.5, 0.0625, 0.25]
+    assert [found.ratio(o) for o in outcomes[4:]] == pytest.approx([4.0, 2.0])
+    slower = CellReport(cell_of(), outcomes=(outcome_of("onepass", "fresh", 1e-6), outcome_of("torch", "fresh", 1e-6)))
+    means = summarize([found, slower])["made up"]["torch"]
+    assert (means["cells"], means["ratio"], means["worst_ratio"]) == (2, pytest.approx(2.0), pytest.approx(1.0))
+    assert geometric_mean([None]) is None
+
+
+# end to end
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    paths = {kind: folder / f"run.{kind}" for kind in ("json", "html")}
+    pytest.MonkeyPatch().setattr(run, "FULL", TINY)
+    code = run_benchmark(cells=["softmax-8x8-numpy"], against=["numpy", "scipy"], **paths)
+    return code, paths
+
+
+@pytest.fixture(scope="module")
+def document(one_run):
+    return json.loads(one_run[1]["json"].read_text())
+
+
+def test_one_cell_end_to_end(one_run, document):
+    code, paths = one_run
+    assert code == 0
+    assert sorted(path.name for path in paths["json"].parent.iterdir()) == ["run.html", "run.json"]
+    (cell,) = document["cells"]
+    assert [outcome["label"] for outcome in cell["outcomes"]][:4] == ["copy", "copy nt", "onepass", "onepass out="]
+    assert all(outcome["status"] == "ok" for outcome in cell["outcomes"])
+
+
+def test_json_says_what_where_when_and_every_raw_number(document):
+    assert document["schema"] == report.SCHEMA
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", document["date"])
+    assert {"processor", "isa", "cores", "memory_bytes", "l2_bytes", "environment"} <= document["machine"].keys()
+    assert {"rounds", "window_seconds", "threads", "quick"} <= document["settings"].keys()
+    assert set(document["contenders"]) == {"onepass", "numpy", "scipy"}
+    (cell,) = document["cells"]
+    assert cell["algorithm"]
+    assert cell["shape"] == [8, 8]
+    for outcome in cell["outcomes"]:
+        assert len(outcome["windows"]) == TINY.rounds
+        assert all(window["seconds"] > 0 and window["calls"] >= 1 for window in outcome["windows"])
+        assert outcome["gb_per_s"] == pytest.approx(outcome["moved_bytes"] / outcome["seconds"] / 1e9)
+    assert document["summary"]["calls"]["numpy"]["cells"] == 1
+
+
+def test_the_page_holds_the_data_and_asks_no_one_else(one_run, document):
+    page = one_run[1]["html"].read_text()
+    inline = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
+    assert json.loads(inline) == document
+    assert not re.search(r"https?:|//[a-z0-9.-]+\.[a-z]|\bsrc=|@import|url\(", page)
+
+
+def test_text_in_the_data_cannot_end_the_script(tmp_path, document):
+    hostile = {**document, "onepass": "</script><script>alert(1)</script>"}
+    report.write_html(hostile, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().count("</script>") == 2
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_plot_is_drawn(tmp_path, document, suffix):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"run.{suffix}"
+    report.write_plot(document, path)
+    assert path.read_bytes().startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    if suffix == "svg":
+        assert "onepass" in path.read_text()
+
+
+def test_wrong_usage_is_2_and_names_the_choices(capsys):
+    for arguments, complaint in (
+        ({"cells": ["softmax-8x8"]}, "softmax-8x8-numpy"),
+        ({"against": ["tensorflow"]}, "there are onepass, torch"),
+        ({"repeats": 0}, "at least 1"),
+    ):
+        assert run_benchmark(**arguments) == 2
+        assert complaint in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run, "measure", lambda *arguments: pytest.fail("measured first"))
+    for arguments, complaint in (
+        ({"json": tmp_path / "absent" / "run.json"}, "is no directory"),
+        ({"html": tmp_path}, "it is a directory"),
+        ({"plot": tmp_path / "run.txt"}, "ends in .png"),
+    ):
+        assert run_benchmark(cells=["softmax-8x8-numpy"], **arguments) == 1
+        assert complaint in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_result_of_onepass_is_exit_code_1(monkeypatch, capsys):
+    wrong = dataclasses.replace(outcome_of("onepass", "fresh", 1.0), status="wrong", note="off by 1e6 ULP", timing=None)
+    monkeypatch.setattr(run, "measure", lambda cell, *rest: CellReport(cell, outcomes=(wrong,)))
+    assert run_benchmark(cells=["softmax-8x8-numpy"], against=["numpy"]) == 1
+    assert "off by 1e6 ULP" in capsys.readouterr().out
+
+
+def test_contenders_that_are_not_installed_are_named(monkeypatch, capsys):
+    absent = peers.Peer("jax", ("no_such_package",), ("any",), lambda data: pytest.fail("was prepared"))
+    monkeypatch.setitem(peers.PEERS, "jax", absent)
+    monkeypatch.setattr(run, "FULL", TINY)
+    assert run_benchmark(cells=["sum-8x8-numpy", "sum-8x8-torch"], against=["jax"]) == 0
+    shown = capsys.readouterr().out
+    assert "jax not installed (pip install no_such_package)" in shown
+    assert "skipped: its input is a torch tensor" in shown
+
+
+def test_importing_the_benchmark_imports_no_contender():
+    heavy = {"torch", "jax", "matplotlib", "onnxruntime", "scipy"}
+    code = f"import sys, onepass.bench; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
