@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 # `ci` draws the same examples every time. `full` (--hypothesis-profile=full) is the run of more than 20,000.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 settings.register_profile("ci", max_examples=200, derandomize=True, database=None, **_COMMON)
-settings.register_profile("full", max_examples=3600, print_blob=True, **_COMMON)
+settings.register_profile("full", max_examples=4000, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _examples = Counter()

@@ -305,14 +305,13 @@ def test_peak_memory(tmp_path, shape, dim, op):
     used = peak(tmp_path, source, *options) - baseline
     assert used < 40 << 20  # the limit, and room for what the allocator and the threads keep
     result = np.load(tmp_path / "out.npy", mmap_mode="r")
+    some = (slice(0, 4), slice(None)) if dim == "-1" else (slice(None), slice(0, 4))
+    e = np.exp(mapped[some], dtype=np.float64)  # far from overflow: the values are of order 1
     if op == "softmax":
         assert result.shape == shape
-        rows = slice(0, 4) if dim == "-1" else slice(None)
-        columns = slice(0, 4) if dim == "0" else slice(None)
-        want = reference.softmax(np.asarray(mapped[rows, columns]), int(dim))
-        np.testing.assert_allclose(result[rows, columns], want, rtol=3e-6)
+        np.testing.assert_allclose(result[some], e / e.sum(int(dim), keepdims=True), rtol=3e-6)
     else:
-        np.testing.assert_allclose(result, reference.logsumexp(np.asarray(mapped), -1), rtol=1e-6)
+        np.testing.assert_allclose(result, np.log(e.sum(-1)), rtol=1e-6)
 
 
 def test_explain():

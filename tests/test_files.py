@@ -23,8 +23,9 @@ from onepass.files.tensor import Access, Info, Tensor
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
-# Largest error in units of the result's last place. Sums: in units of the sum of the magnitudes.
-MAX_ULP = {"softmax": 12.0, "log_softmax": 4.0, "logsumexp": 3.0, "sum": 3.0, "mean": 3.0, "amax": 0.0, "amin": 0.0}
+# Largest error in units of the result's last place. Sums: in units of the sum of the magnitudes. softmax: rounding
+# x - max, up to 30 here, is worth 16 units to a float64 row that comes in parts.
+MAX_ULP = {"softmax": 24.0, "log_softmax": 4.0, "logsumexp": 3.0, "sum": 3.0, "mean": 3.0, "amax": 0.0, "amin": 0.0}
 
 
 def save_tensors(path, arrays, metadata=None):
@@ -161,6 +162,7 @@ def test_any_array(tmp_path_factory, count_example, shape, op, data, dtype, fort
         source, target = directory / "in.npy", directory / data.draw(st.sampled_from(["out.npy", "out.npz"]))
         stored = np.asfortranarray(x) if fortran and shape else x
         np.save(source, stored.astype(x.dtype.newbyteorder(">")) if swapped else stored)
+    budget = 1 << 18 if target.suffix == ".npz" else budget  # written in order: the state of all columns must fit
     request = Request(op, None if dim is None else (dim,), None, keepdim, budget)
     try:
         run_file(str(source), str(target), request)
@@ -205,7 +207,7 @@ def test_integers_are_as_in_the_library(tmp_path):
             run_file(str(tmp_path / "in.npy"), str(tmp_path / "out.npy"), Request(op, (0,), max_memory=budget))
             got, want = np.load(tmp_path / "out.npy"), getattr(onepass, op)(x, dim=0)
             assert got.dtype == want.dtype
-            np.testing.assert_allclose(got, want, rtol=1e-14)
+            np.testing.assert_allclose(got, want, rtol=1e-14, atol=1e-15)
 
 
 def test_large_integers_stay_exact_when_streamed(tmp_path):
@@ -417,7 +419,7 @@ def test_existing_output_survives_a_failure_and_is_replaced_by_success(tmp_path,
             run_file(str(tmp_path / "in.npy"), str(out), Request("softmax"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(FileError, match=r"out\.npy: No space left"):
             run_file(str(tmp_path / "in.npy"), str(out), Request("softmax"))
     assert out.read_text() == "before"
     no_debris(tmp_path, "in.npy", "out.npy", "link.npy")

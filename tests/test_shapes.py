@@ -21,18 +21,24 @@ MOST_ELEMENTS = 40_000
 # Tails of one and of all but one for vectors of every width, the edges of `registers`, and rows of several chunks.
 LONG = (15, 16, 17, 31, 32, 33, 63, 65, 100, 127, 128, 129, 255, 257, 1000, 1023, 1025, 4095, 4097, 9001)
 INTEGERS = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint64")
+GUARD = 70  # elements before and after every array: more than a vector
+# Error allowed, in ULP: that of test_numbers' table and some for rows that are drawn to be worse.
+LIMITS = {
+    **{(op, dtype): 0.52 for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for dtype in ("float16", "bfloat16")},
+    **{(op, dtype): 2 for op in (*SOFTMAX_FAMILY, "sum", "mean") for dtype in ("float32", "float64")},
+    **{(op, dtype): 0 for op in ("amax", "amin") for dtype in DTYPES},
+}
 OUTSIDE = 77.0  # fills the memory around a strided output
 
 
-@dataclass
+@dataclass(repr=False)
 class Layout:
-    """A view of some base array, by NumPy's rules."""
+    """A view somewhere in a 1-d array."""
 
     base: np.ndarray
     view: np.ndarray
 
-    @property
-    def text(self):
+    def __repr__(self):
         strides = tuple(s // self.view.itemsize for s in self.view.strides)
         return f"shape {self.view.shape}, strides {strides}, {self.view.dtype}"
 
@@ -60,8 +66,8 @@ def layouts(draw, shape, dtype, *, negative, broadcast):
     stored = [not (broadcast and not plain and draw(st.integers(0, 5)) == 0) for _ in shape]
     full = [offsets[a] + (shape[a] - 1) * abs(steps[a]) + 1 + offsets[a] if stored[a] else 1 for a in range(n)]
     full = [0 if stored[a] and shape[a] == 0 else full[a] for a in range(n)]
-    base = np.zeros([full[a] for a in order], dtype)
-    by_axis = base.transpose(np.argsort(order)) if n else base
+    base = np.zeros(GUARD + math.prod(full) + GUARD, dtype)
+    by_axis = base[GUARD : base.size - GUARD].reshape([full[a] for a in order]).transpose(np.argsort(order).astype(int))
     pieces = []
     for a in range(n):
         if not stored[a] or shape[a] == 0:
@@ -73,7 +79,7 @@ def layouts(draw, shape, dtype, *, negative, broadcast):
         else:
             stop = offsets[a] - 1
             pieces.append(slice(last, stop if stop >= 0 else None, steps[a]))
-    view = by_axis[tuple(pieces)]
+    view = by_axis[(*pieces, ...)]
     for a in range(n):
         if not stored[a]:
             view = _repeated(view, a, shape[a])
@@ -85,12 +91,11 @@ def _repeated(view, axis, size):
     """The one element along `axis`, `size` times, in the same memory."""
     shape = [*view.shape[:axis], size, *view.shape[axis + 1 :]]
     strides = [*view.strides[:axis], 0, *view.strides[axis + 1 :]]
-    return np.ndarray(shape, view.dtype, view.base if view.base is not None else view, _offset(view), strides)
+    return np.ndarray(shape, view.dtype, view.base, _offset(view), strides)
 
 
 def _offset(view):
-    owner = view.base if view.base is not None else view
-    return view.ctypes.data - owner.ctypes.data
+    return view.ctypes.data - view.base.ctypes.data
 
 
 @st.composite
@@ -108,7 +113,7 @@ def dims(draw, n):
 @st.composite
 def fill(draw, layout, *, huge):
     """Random values of one spread and offset; now and then infinities, NaN, zeros, denormals, the largest numbers."""
-    flat = layout.base.reshape(-1)
+    flat = layout.base
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     if flat.dtype.kind in "biu":
         low, high = (0, 2) if flat.dtype.kind == "b" else (0, 100) if flat.dtype.kind == "u" else (-100, 100)
@@ -142,20 +147,16 @@ def tensor(layout):
     if layout.view.size == 0:
         return whole.new_empty(layout.view.shape)
     strides = [s // layout.view.itemsize for s in layout.view.strides]
-    start = (layout.view.ctypes.data - layout.base.ctypes.data) // layout.view.itemsize
-    return whole.as_strided(layout.view.shape, strides, start)
+    return whole.as_strided(layout.view.shape, strides, _offset(layout.view) // layout.view.itemsize)
 
 
 def outside_is_untouched(layout):
-    """Whether the elements of the base that are not in the view are what they were."""
-    mark = layout.base.copy()
-    moved = np.ndarray(layout.view.shape, mark.dtype, mark, _distance(layout), layout.view.strides)
-    moved[...] = OUTSIDE
-    return bool((mark == DTYPES[mark.dtype.name].type(OUTSIDE)).all())
-
-
-def _distance(layout):
-    return layout.view.ctypes.data - layout.base.ctypes.data if layout.view.size else 0
+    """Whether the elements of the base that are not in the view still hold `OUTSIDE`."""
+    if layout.view.size == 0:
+        return bool((layout.base == OUTSIDE).all())
+    base = layout.base.copy()
+    np.ndarray(layout.view.shape, base.dtype, base, _offset(layout.view), layout.view.strides)[...] = OUTSIDE
+    return bool((base == OUTSIDE).all())
 
 
 def check(op, got, layout, source, dim, keepdim, result_dtype):
@@ -164,7 +165,7 @@ def check(op, got, layout, source, dim, keepdim, result_dtype):
     wide = source.astype(np.float64)
     expected = getattr(reference, op)(source, dim, dtype=np.longdouble, **options)
     got = to_numpy(got)
-    note = f"{op}(dim={dim}, keepdim={keepdim}) of {layout.text}"
+    note = f"{op}(dim={dim}, keepdim={keepdim}) of {layout}"
     assert got.dtype == result_dtype, note
     assert got.shape == expected.shape, note
     floor = 0.0
@@ -175,8 +176,12 @@ def check(op, got, layout, source, dim, keepdim, result_dtype):
         count = max(wide.size // max(terms.size, 1), 1) if op == "mean" else 1
         floor = np.where(np.isfinite(terms), terms / count, 1)
     error = ulp_error(got, expected, floor=floor)
-    limit = 0 if op in ("amax", "amin") else 2
-    assert (error <= limit).all(), f"{note}: {error.max()} ULP, got {got}, expected {expected}"
+    if (error > LIMITS[op, got.dtype.name]).any():
+        worst = np.unravel_index(error.argmax(), error.shape)
+        raise AssertionError(
+            f"{note}: {error.max():.4g} ULP at {[*map(int, worst)]}: "
+            f"{got[worst]}, expected {expected[worst]}"
+        )
 
 
 def run(data, op, layout, dim, *, torch, dtype=None):
@@ -205,18 +210,14 @@ def run(data, op, layout, dim, *, torch, dtype=None):
     target.view[...] = np.nan
     out = tensor(target) if torch else target.view
     assert function(x, dim, out=out, **options) is out
-    assert same_bits(target.view, fresh), f"out with {target.text}"
-    assert outside_is_untouched(target), f"written outside of out with {target.text}"
+    check(op, target.view, layout, source, dim, keepdim, result_dtype)
+    assert outside_is_untouched(target), f"written outside of out with {target}"
     assert same_bits(layout.base, before), "the input was written to"
 
-    distinct = all(stride != 0 or size <= 1 for stride, size in zip(source_strides(layout), source.shape, strict=True))
+    distinct = all(stride != 0 or size <= 1 for stride, size in zip(layout.view.strides, source.shape, strict=True))
     if op in ELEMENTWISE and dtype is None and distinct:
         assert function(x, dim, out=x) is x
-        assert same_bits(layout.view, fresh), "in place"
-
-
-def source_strides(layout):
-    return layout.view.strides
+        check(op, layout.view, layout, source, dim, keepdim, result_dtype)
 
 
 @given(data=st.data(), op=st.sampled_from(SOFTMAX_FAMILY))
@@ -260,7 +261,7 @@ def test_integers_of_numpy(data, op, count_example):
         axes = None if layout.view.ndim == 0 else axes
         expected = np.asarray(getattr(np, op)(layout.view, axis=axes))
         got = np.asarray(getattr(onepass, op)(layout.view, dim))
-        assert same_bits(got, expected), f"{op} of {layout.text}: {got}, NumPy has {expected}"
+        assert same_bits(got, expected), f"{op} of {layout}: {got}, NumPy has {expected}"
     count_example("integers")
 
 
@@ -279,7 +280,7 @@ def test_algorithms_that_can_serve_are_right(data, op, algorithm, count_example)
 def test_the_measure_of_this_file_can_fail():
     """Zeros, one element left out, and a result shifted by one are all found."""
     view = np.random.default_rng(0).standard_normal((5, 33)).astype(np.float32)
-    layout = Layout(view, view)
+    layout = Layout(view.reshape(-1), view)
     right = onepass.softmax(view)
     check("softmax", right, layout, view, -1, False, np.float32)
     left_out = right.copy()

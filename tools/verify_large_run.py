@@ -8,6 +8,7 @@ Writes twice the size given into a temporary directory, which it removes. Exits 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -35,13 +36,16 @@ def write_input(path: Path, rows: int, length: int) -> None:
             stream.write(piece[: min(block.size, total - start)].data)
 
 
-def run(arguments: list[str], kill_after: float | None = None) -> tuple[int, float, int]:
-    """The exit code, the seconds and the peak resident bytes of one command."""
+def run(arguments: list[str], kill_after: float = math.inf) -> tuple[int, float, int]:
+    """The exit code, the seconds and the peak resident bytes of one command; killed once it has read so many bytes."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "onepass.cli", *arguments])
-    if kill_after is not None:
-        time.sleep(kill_after)
-        process.send_signal(signal.SIGKILL)
+    while kill_after < math.inf:
+        counted = Path(f"/proc/{process.pid}/io").read_text().split()
+        if int(counted[counted.index("rchar:") + 1]) >= kill_after:
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.01)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, time.perf_counter() - began, usage.ru_maxrss << 10
@@ -109,9 +113,9 @@ def main() -> int:
             failed.append("result")
 
         result.unlink(missing_ok=True)
-        code, _, _ = run(arguments, kill_after=seconds / 2)
+        code, _, _ = run(arguments, kill_after=source.stat().st_size // 2)
         left = sorted(entry.name for entry in Path(name).iterdir() if entry != source)
-        print(f"killed after {seconds / 2:.1f} s: exit code {code}, left behind {left}")
+        print(f"killed half-way: exit code {code}, left behind {left}")
         if code != -signal.SIGKILL or result.exists():
             failed.append("kill")
     print(f"failed: {', '.join(failed)}" if failed else "all as promised")

@@ -76,7 +76,7 @@ def run(
 
     OUT appears under its name when it is complete, never before. The exit code is 2 for wrong usage, 1 for a failure.
 
-    The program itself takes about 100 MB besides --max-memory.
+    The program itself takes about 70 MB besides --max-memory.
     """
     with _failures():
         request = Request(op, _dims(dim), FLOATS[dtype] if dtype else None, keepdim, _size(max_memory))
@@ -213,7 +213,7 @@ def _failures() -> Iterator[None]:
         # Python flushes standard output once more on its way out, and would complain a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as error:
-        text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     except MemoryError as error:
         text = f"out of memory; try a smaller --max-memory ({error})"
     except KeyboardInterrupt:

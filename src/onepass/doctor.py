@@ -15,23 +15,24 @@ from rich.table import Table
 
 import onepass
 from onepass import _engine
+from onepass.machine import this_machine
 
 
 def report() -> None:
     """Print the report on standard output."""
-    hardware = _engine.hardware()
+    machine = this_machine()
     forced = f", forced by ONEPASS_ISA={os.environ['ONEPASS_ISA']}" if os.environ.get("ONEPASS_ISA") else ""
-    cache = ", ".join(f"{key} {value:,}" for key, value in onepass.memory_stats().items())
+    stats = onepass.memory_stats()
     table = Table("", "", box=box.SIMPLE, show_header=False, pad_edge=False)
     for key, value in [
         ("onepass", f"{onepass.__version__}, {Path(onepass.__file__).parent}"),
         ("python", f"{platform.python_version()}, {platform.platform()}"),
-        ("processor", hardware["processor"]),
+        ("processor", machine.processor),
         ("instruction set", f"{_engine.isa()}{forced} (usable here: {', '.join(_engine.isas())})"),
-        ("caches", ", ".join(f"L{n} {_binary(hardware[f'l{n}_bytes'])}" for n in (1, 2, 3))),
-        ("threads", f"{onepass.get_num_threads()} of {hardware['cores']} cores"),
-        ("memory", _binary(hardware["memory_bytes"])),
-        ("result cache", cache),
+        ("caches", f"L1 {_binary(machine.l1_bytes)}, L2 {_binary(machine.l2_bytes)}, L3 {_binary(machine.l3_bytes)}"),
+        ("threads", f"{onepass.get_num_threads()} of {machine.cores} cores"),
+        ("memory", _binary(machine.memory_bytes)),
+        ("result cache", f"at most {_binary(stats['bound_bytes'])}, now {_binary(stats['cached_bytes'])}"),
         *((package, _installed(package) or "missing") for package in ("numpy", "ml-dtypes")),
         ("torch", _torch()),
         ("GPU", _gpu()),

@@ -15,7 +15,8 @@ ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
 #
 # Rows of up to this many vectors stay in registers (eight leave room for the constants of exp).
 _REGISTER_VECTORS = 8
-# A row is `resident` while input and exponentials fill at most this share of L2; beyond, it is read twice.
+# A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
+# at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
 # The same share for a tile of a strided problem, whose exponentials wait in L2.
 _TILE_SHARE_OF_L2 = 0.5
@@ -148,8 +149,7 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
     elementwise = problem.op in ELEMENTWISE
     compute = ITEMSIZE[problem.compute_dtype]
     register_row = _REGISTER_VECTORS * machine.vector_bytes // compute
-    # Input as it is, exponentials in compute precision.
-    row_bytes = problem.length * (ITEMSIZE[problem.dtype] + compute)
+    row_bytes = 2 * problem.length * (ITEMSIZE[problem.dtype] + compute)
     fits = row_bytes <= machine.l2_bytes * _ROW_SHARE_OF_L2
     chosen = algorithm
     if chosen is None:
@@ -158,13 +158,13 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
             why(f"a row of {problem.length} fits {_REGISTER_VECTORS} vectors of {machine.vector_bytes} bytes")
         elif fits if elementwise else problem.length <= _REDUCE_CHUNK:
             chosen = "row"
-            why(f"a row of {problem.length} and its exponentials are {row_bytes >> 10} KiB, they fit L2")
+            why(f"two rows of {problem.length} and their exponentials are {row_bytes >> 10} KiB: they fit half of L2")
         elif threads > 1 and problem.rows < _ROWS_PER_THREAD * threads:
             chosen = "split"
             why(f"{problem.rows} long rows are too few to share out among {threads} threads")
         else:
             chosen = "online"
-            why(f"a row of {row_bytes >> 10} KiB does not fit L2 of {machine.l2_bytes >> 10} KiB")
+            why(f"two rows and their exponentials, {row_bytes >> 10} KiB, do not fit half of L2")
     elif chosen == "registers":
         if not elementwise:
             raise _refuse(problem, chosen, "it writes a result as long as the row")

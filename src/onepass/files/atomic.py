@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 from .tensor import FileError, UsageError
 
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
@@ -29,8 +31,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise FileError(f"{path}: {os.strerror(error.errno)}") from error
         raise
     _sync_directory(path.parent)
 
@@ -42,7 +46,7 @@ def preallocate(stream: BinaryIO, nbytes: int, path: Path) -> None:
     try:
         os.posix_fallocate(stream.fileno(), 0, nbytes)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        if error.errno not in _NO_ROOM:
             return  # this file system cannot reserve: find out while writing
         free = shutil.disk_usage(path.parent).free
         raise FileError(

@@ -116,9 +116,12 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Ten
     title = f"{path}: {entry.filename}"
     if entry.flag_bits & 1:
         raise FileError(f"{title} is encrypted")
-    with archive.open(entry) as stream:
-        info = _read_header(cast(BinaryIO, stream), entry.filename.removesuffix(".npy"), title)
-        start = stream.tell()
+    try:
+        with archive.open(entry) as stream:
+            info = _read_header(cast(BinaryIO, stream), entry.filename.removesuffix(".npy"), title)
+            start = stream.tell()
+    except (OSError, ValueError) as error:  # a damaged directory points before or past the file
+        raise FileError(f"{title} cannot be read: {_first_line(error)}") from error
     if entry.file_size < start + info.nbytes:
         raise FileError(f"{title} is cut short: {info} needs {info.nbytes:,} bytes of data")
 

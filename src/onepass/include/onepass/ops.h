@@ -10,17 +10,18 @@ namespace onepass {
 inline namespace ONEPASS_ISA {
 
 // What exp_anchored needs to compute exp(x) * 2^(bias - k) without overflow, k being the row's exponent (exp.h).
-template <class V>
+// kShifted: `shift` is subtracted from x first. Softmax needs that only where the maximum is huge.
+template <class V, bool kShifted>
 struct Anchor {
-    V shift;  // subtracted from x first: 0 while |max| is moderate, the maximum itself when it is huge
+    V shift;
     V floor;  // x - shift is raised to this: everything below it is an exact zero of the result
-    V magic;  // 1.5 * 2^mantissa_bits + exponent bias + kExpBias - k
+    V magic;  // 1.5 * 2^mantissa_bits + exponent bias + bias - k
 };
 
 // softmax: exp(x) / sum. The reciprocal of the sum comes in two parts, so that the product rounds once.
-template <class V>
+template <class V, bool kShifted>
 struct SoftmaxOp {
-    Anchor<V> anchor;
+    Anchor<V, kShifted> anchor;
     V scale;
     V scale_low;
 

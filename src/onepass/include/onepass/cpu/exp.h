@@ -70,10 +70,11 @@ inline constexpr double kUnbias<double> = 0x1p-500;
 
 // exp(x - anchor) * 2^kBias, to better than 1 ULP. NaN gives NaN; -inf and everything far below gives 2^-110 or less,
 // which is 2^-170 or less once unbiased.
-template <class C>
-inline Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>>& anchor) {
+template <class C, bool kShifted>
+inline Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
     using Table = ExpTable<C>;
-    x = max(anchor.floor, x - anchor.shift);
+    if constexpr (kShifted) x = x - anchor.shift;
+    x = max(anchor.floor, x);
     const Vec<C> t = fma(x, Vec<C>(static_cast<C>(kLog2E)), anchor.magic);
     const Vec<C> n = t - anchor.magic;
     Vec<C> r = fma(n, Vec<C>(-Table::kLn2High), x);
@@ -90,7 +91,7 @@ inline Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>>& anchor) {
 // The anchor for rows whose maximum is `max`, one row per lane. `exact`: the maximum itself, so that its own
 // exponential is exactly 1 (what log_softmax and logsumexp need); else the nearest power of two (softmax).
 template <class C>
-inline Anchor<Vec<C>> anchor_at(Vec<C> max, bool exact) {
+inline Anchor<Vec<C>, true> anchor_at(Vec<C> max, bool exact) {
     using Table = ExpTable<C>;
     const Vec<C> shift =
         exact ? max : where_not_above(abs(max), Vec<C>(kShiftLimit<C>), Vec<C>(C(0)), max);
@@ -98,6 +99,13 @@ inline Anchor<Vec<C>> anchor_at(Vec<C> max, bool exact) {
     const Vec<C> k = (m * Vec<C>(static_cast<C>(kLog2E)) + Vec<C>(Table::kRound)) - Vec<C>(Table::kRound);
     return {shift, m - Vec<C>(Table::kFloor),
             Vec<C>(Table::kRound + static_cast<C>(Table::kExponentBias + Table::kBias)) - k};
+}
+
+// Calls f with the anchor, without its shift if that is zero: the subtraction is one of 18 operations on an element.
+template <class C, class F>
+inline auto with_anchor(const Anchor<Vec<C>, true>& anchor, F&& f) {
+    if (anchor.shift.v[0] == 0) return f(Anchor<Vec<C>, false>{anchor.shift, anchor.floor, anchor.magic});
+    return f(anchor);
 }
 
 // log of what the exponentials of this anchor are relative to, for one lane.

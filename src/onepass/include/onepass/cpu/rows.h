@@ -8,6 +8,8 @@
 // online and split cut a row into the same chunks and merge them in the same order: the same bits on any number of threads.
 #pragma once
 
+#include <new>
+
 #include "access.h"
 #include "span.h"
 
@@ -26,16 +28,17 @@ class Rows {
     void run() {
         if (job_.split) return run_split();
         auto body = [this](std::int64_t begin, std::int64_t end) { run_range(begin, end); };
-        parallel_ranges(job_.rows, grain(job_.length), job_.threads, body);
+        parallel_ranges(job_.rows, grain(), job_.threads, body);
     }
 
     static constexpr int kMostRegisters = 8;
 
    private:
-    // Enough rows per hand-out that handing out does not show, few enough that threads finish together.
-    std::int64_t grain(std::int64_t elements) const {
-        const std::int64_t bytes = elements * size_of(job_.in);
-        const std::int64_t by_size = (std::int64_t{64} << 10) / (bytes > 0 ? bytes : 1) + 1;
+    // Enough rows per hand-out that starting one does not show (the pipeline of `row` has to fill), few enough that
+    // threads finish together.
+    std::int64_t grain() const {
+        const std::int64_t bytes = job_.length * size_of(job_.in);
+        const std::int64_t by_size = (std::int64_t{1} << 20) / (bytes > 0 ? bytes : 1) + 1;
         const std::int64_t by_share = job_.rows / (job_.threads * 4) + 1;
         return by_size < by_share ? by_size : by_share;
     }
@@ -58,13 +61,8 @@ class Rows {
     template <bool kSoftmax>
     void elementwise(std::int64_t begin, std::int64_t end) {
         if (job_.algorithm == Algorithm::registers) return in_registers<kSoftmax>(begin, end);
-        for (std::int64_t r = begin; r < end; ++r) {
-            if (job_.resident) {
-                resident_row<kSoftmax>(r, r + 1 < end);
-            } else {
-                online_row<kSoftmax>(r);
-            }
-        }
+        if (job_.resident && input_.direct() && output_.direct()) return resident_rows<kSoftmax>(begin, end);
+        for (std::int64_t r = begin; r < end; ++r) job_.resident ? staged_row<kSoftmax>(r) : online_row<kSoftmax>(r);
     }
 
     // ---- registers ----
@@ -83,83 +81,137 @@ class Rows {
         }
     }
 
+    // Several rows at once: a row is a chain of dependent steps (maximum, exponentials, sum, reciprocal), longer than
+    // the processor looks ahead, and rows are independent.
     template <bool kSoftmax, int kVectors>
     void in_registers(std::int64_t begin, std::int64_t end) {
-        const int last = static_cast<int>(job_.length - (kVectors - 1) * W);
-        const bool stream_all = job_.nontemporal && last == W;
-        for (std::int64_t r = begin; r < end; ++r) {
-            const Offsets at = row(r);
-            const T* x = reinterpret_cast<const T*>(x_row(at));
-            T* y = reinterpret_cast<T*>(y_row(at));
-            Vec<C> v[kVectors];
-            for (int i = 0; i + 1 < kVectors; ++i) v[i] = load(x + i * W);
-            v[kVectors - 1] = last == W ? load(x + (kVectors - 1) * W) : load_n(x + (kVectors - 1) * W, last, -kInfinity<C>);
-            Vec<C> m = v[0];
-            for (int i = 1; i < kVectors; ++i) m = max(v[i], m);
-            const C top = reduce_max(m);
-            if constexpr (kSoftmax) {
-                const auto anchor = anchor_at(Vec<C>(top), false);
-                Vec<C> sum = C(0);
-                for (int i = 0; i < kVectors; ++i) {
-                    v[i] = exp_anchored(v[i], anchor);
-                    sum = sum + v[i];
-                }
-                const auto op = normalizer(anchor, reduce_sum(sum));
-                for (int i = 0; i < kVectors; ++i) v[i] = op.normalize(v[i]);
-            } else {
-                const auto anchor = anchor_at(Vec<C>(top), true);
-                VecD low(0.0), high(0.0);
-                for (int i = 0; i < kVectors; ++i) add_to(low, high, exp_anchored(v[i], anchor));
-                const auto op = log_softmax_op<C>({static_cast<double>(top), reduce_sum(low + high) * kUnbias<C>});
-                for (int i = 0; i < kVectors; ++i) v[i] = op(v[i]);
-            }
-            if (stream_all && reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0) {
-                for (int i = 0; i < kVectors; ++i) stream(y + i * W, v[i]);
-                continue;
-            }
-            for (int i = 0; i + 1 < kVectors; ++i) store(y + i * W, v[i]);
-            if (last == W) {
-                store(y + (kVectors - 1) * W, v[kVectors - 1]);
-            } else {
-                store_n(y + (kVectors - 1) * W, v[kVectors - 1], last);
-            }
-        }
+        constexpr int kRows = kVectors <= 2 ? 4 : 2;
+        std::int64_t r = begin;
+        for (; r + kRows <= end; r += kRows) rows_in_registers<kSoftmax, kVectors, kRows>(r);
+        for (; r < end; ++r) rows_in_registers<kSoftmax, kVectors, 1>(r);
     }
 
-    // From a sum over exponentials of this very anchor. A row of -inf, or with +inf, has made it NaN.
-    static SoftmaxOp<Vec<C>> normalizer(const Anchor<Vec<C>>& anchor, double sum) {
-        const double scale = 1.0 / sum;
-        const C high = static_cast<C>(scale);
-        const C low = sizeof(C) == 4 ? static_cast<C>(scale - high) : static_cast<C>(::fma(-scale, sum, 1.0) * scale);
-        return {anchor, Vec<C>(high), Vec<C>(low)};
+    template <bool kSoftmax, int kVectors, int kRows>
+    void rows_in_registers(std::int64_t first) {
+        const int last = static_cast<int>(job_.length - (kVectors - 1) * W);
+        Vec<C> v[kRows][kVectors];
+        C top[kRows];
+        for (int r = 0; r < kRows; ++r) {
+            const T* x = reinterpret_cast<const T*>(x_row(row(first + r)));
+            for (int i = 0; i + 1 < kVectors; ++i) v[r][i] = load(x + i * W);
+            const T* tail = x + (kVectors - 1) * W;
+            v[r][kVectors - 1] = last == W ? load(tail) : load_n(tail, last, -kInfinity<C>);
+            Vec<C> m = v[r][0];
+            for (int i = 1; i < kVectors; ++i) m = max(v[r][i], m);
+            top[r] = reduce_max(m);
+        }
+        for (int r = 0; r < kRows; ++r) {
+            const auto anchor = anchor_at(Vec<C>(top[r]), !kSoftmax);
+            if constexpr (kSoftmax) {
+                Vec<C> sum = C(0);
+                for (int i = 0; i < kVectors; ++i) {
+                    v[r][i] = exp_anchored(v[r][i], anchor);
+                    sum = sum + v[r][i];
+                }
+                const Scale<C> scale(reduce_sum(sum));
+                for (int i = 0; i < kVectors; ++i) v[r][i] = scale(v[r][i]);
+            } else {
+                VecD low(0.0), high(0.0);
+                for (int i = 0; i < kVectors; ++i) add_to(low, high, exp_anchored(v[r][i], anchor));
+                const double sum = reduce_sum(low + high) * kUnbias<C>;
+                const auto op = log_softmax_op<C>({static_cast<double>(top[r]), sum});
+                for (int i = 0; i < kVectors; ++i) v[r][i] = op(v[r][i]);
+            }
+        }
+        for (int r = 0; r < kRows; ++r) {
+            T* y = reinterpret_cast<T*>(y_row(row(first + r)));
+            if (job_.nontemporal && last == W && reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0) {
+                for (int i = 0; i < kVectors; ++i) stream(y + i * W, v[r][i]);
+                continue;
+            }
+            for (int i = 0; i + 1 < kVectors; ++i) store(y + i * W, v[r][i]);
+            T* tail = y + (kVectors - 1) * W;
+            last == W ? store(tail, v[r][kVectors - 1]) : store_n(tail, v[r][kVectors - 1], last);
+        }
     }
 
     // ---- row ----
 
+    // The results of a row are written while the exponentials of the next one are computed, and the one after that is
+    // fetched: reading, arithmetic and writing go on side by side instead of taking turns.
     template <bool kSoftmax>
-    void resident_row(std::int64_t r, bool more) {
+    void resident_rows(std::int64_t begin, std::int64_t end) {
+        const std::int64_t n = job_.length;
+        const std::int64_t stride = (n + W - 1) / W * W;
+        C* keep[2] = {nullptr, nullptr};
+        if constexpr (kSoftmax) {
+            keep[0] = scratch_of<C>(Scratch::values, 2 * stride);
+            keep[1] = keep[0] + stride;
+        }
+        using Source = std::conditional_t<kSoftmax, Normalized<C>, Applied<T, LogSoftmaxOp<Vec<C>>>>;
+        alignas(Emitter<T, Source>) unsigned char storage[sizeof(Emitter<T, Source>)];
+        Emitter<T, Source>* ready = nullptr;  // the row before
+        for (std::int64_t r = begin; r < end; ++r) {
+            const Offsets at = row(r);
+            const T* x = reinterpret_cast<const T*>(x_row(at));
+            T* y = reinterpret_cast<T*>(y_row(at));
+            const bool more = job_.prefetch && r + 1 < end;
+            const Fetch<T> fetch{more ? reinterpret_cast<const T*>(x_row(row(r + 1))) : nullptr};
+            C* e = keep[r & 1];
+            const C top = max_of(x, n);
+            const auto anchor = anchor_at(Vec<C>(top), !kSoftmax);
+            const double sum = summed<kSoftmax>(x, n, anchor, e, fetch, ready);
+            if (ready) ready->finish();
+            if constexpr (kSoftmax) {
+                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, Source{e, Scale<C>(sum)});
+            } else {
+                const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
+                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, Source{x, op});
+            }
+        }
+        if (ready) ready->finish();
+    }
+
+    template <bool kSoftmax, class Ready>
+    static double summed(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep, const Fetch<T>& fetch,
+                         Ready* ready) {
+        if (!ready) return exponentials<kSoftmax>(x, n, anchor, keep, fetch);
+        Ready writer = *ready;  // a copy whose address nobody has stays in registers
+        const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) {
+            fetch(i);
+            writer.step();
+        });
+        *ready = writer;
+        return sum;
+    }
+
+    template <bool kSoftmax, class Beside>
+    static double exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep,
+                               Beside&& beside) {
+        if constexpr (kSoftmax) {
+            return with_anchor(anchor, [&](const auto& a) { return sum_exp<false, true>(x, n, a, keep, beside); });
+        } else {
+            return sum_exp<true, false>(x, n, anchor, keep, beside);
+        }
+    }
+
+    // A row that is gathered, converted or scattered on the way.
+    template <bool kSoftmax>
+    void staged_row(std::int64_t r) {
         const std::int64_t n = job_.length;
         const Offsets at = row(r);
         T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
         const T* x = input_.read(x_row(at), 0, n, staged);
         T* y = output_.target(y_row(at), 0, output_.direct() ? nullptr : scratch_of<T>(Scratch::output, n));
-        const T* next = more && job_.prefetch ? reinterpret_cast<const T*>(x_row(row(r + 1))) : nullptr;
         const C top = max_of(x, n);
-        const auto anchor = anchor_at(Vec<C>(top), !kSoftmax);
+        C* keep = kSoftmax ? scratch_of<C>(Scratch::values, n) : nullptr;
+        const double sum = exponentials<kSoftmax>(x, n, anchor_at(Vec<C>(top), !kSoftmax), keep, Nothing{});
+        const bool past_cache = job_.nontemporal && output_.direct();
         if constexpr (kSoftmax) {
-            // The exponentials wait in the result itself where it has their type and stays in the cache.
-            C* keep;
-            if constexpr (__is_same(T, C)) {
-                keep = job_.nontemporal && output_.direct() ? scratch_of<C>(Scratch::values, n) : y;
-            } else {
-                keep = scratch_of<C>(Scratch::values, n);
-            }
-            const double sum = sum_exp<false, true>(x, n, anchor, keep, next);
-            emit(y, n, job_.nontemporal && output_.direct(), Normalized<C>{keep, normalizer(anchor, sum)});
+            emit(y, n, past_cache, Normalized<C>{keep, Scale<C>(sum)});
         } else {
-            const double sum = sum_exp<true, false>(x, n, anchor, static_cast<C*>(nullptr), next);
             const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
-            emit(y, n, job_.nontemporal && output_.direct(), Applied<T, LogSoftmaxOp<Vec<C>>>{x, op});
+            emit(y, n, past_cache, Applied<T, LogSoftmaxOp<Vec<C>>>{x, op});
         }
         output_.write_back(y_row(at), 0, n, y);
     }
@@ -169,10 +221,11 @@ class Rows {
     Partial chunk_partial(const char* x_row, std::int64_t begin, std::int64_t n) const {
         T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
         const T* x = input_.read(x_row, begin, n, staged);
+        const T* next = input_.direct() && begin + 2 * n <= job_.length ? x + n : nullptr;
         switch (job_.op) {
-            case Op::softmax: return state_of<false>(x, n);
+            case Op::softmax: return state_of<false>(x, n, next);
             case Op::log_softmax:
-            case Op::logsumexp: return state_of<true>(x, n);
+            case Op::logsumexp: return state_of<true>(x, n, next);
             case Op::sum:
             case Op::mean: return {0, sum_of(x, n)};
             case Op::amax: return {extreme_of<1>(x, n), 0};
@@ -186,8 +239,22 @@ class Rows {
         T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
         const T* x = input_.read(x_row(at), begin, n, staged);
         T* y = output_.target(y_row(at), begin, output_.direct() ? nullptr : scratch_of<T>(Scratch::output, n));
-        emit(y, n, job_.nontemporal && output_.direct(), Applied<T, RowOp>{x, op});
+        const T* next = input_.direct() && begin >= job_.chunk ? x - job_.chunk : nullptr;  // chunks come backwards
+        if constexpr (__is_same(RowOp, SoftmaxOp<Vec<C>, true>)) {
+            with_anchor(op.anchor, [&](const auto& anchor) {
+                const auto lean = softmax_with(anchor, op);
+                emit(y, n, job_.nontemporal && output_.direct(), Applied<T, decltype(lean)>{x, lean, next});
+            });
+        } else {
+            emit(y, n, job_.nontemporal && output_.direct(), Applied<T, RowOp>{x, op, next});
+        }
         output_.write_back(y_row(at), begin, n, y);
+    }
+
+    template <bool kShifted>
+    static SoftmaxOp<Vec<C>, kShifted> softmax_with(const Anchor<Vec<C>, kShifted>& anchor,
+                                                    const SoftmaxOp<Vec<C>, true>& op) {
+        return {anchor, op.scale, op.scale_low};
     }
 
     template <bool kSoftmax>

@@ -57,11 +57,28 @@ inline void add_to(VecD& low, VecD& high, Vec<C> v) {
     }
 }
 
-// The sum of exp_anchored over the span. `keep`, if not null, receives the exponentials. `next`, if not null, is
-// fetched into the second-level cache meanwhile. kWide sums in float64 throughout: the sum of a row with one dominant
-// element keeps what the others add.
-template <bool kWide, bool kKeep, class T, class C = Compute<T>>
-inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>>& anchor, C* keep, const T* next) {
+// Work done beside a pass, once per four vectors: fetching what comes next, writing what is ready.
+struct Nothing {
+    void operator()(std::int64_t) const {}
+};
+
+// Fetches a span as long as the one that is visited into the second-level cache.
+template <class T>
+struct Fetch {
+    const T* next;  // may be null
+    void operator()(std::int64_t i) const {
+        if (!next) return;
+        const char* p = reinterpret_cast<const char*>(next + i);
+        for (int b = 0; b < 4 * kLanes<Compute<T>> * static_cast<int>(sizeof(T)); b += kCacheLine) {
+            __builtin_prefetch(p + b, 0, 2);
+        }
+    }
+};
+
+// The sum of exp_anchored over the span. `keep`, if not null, receives the exponentials. kWide sums in float64
+// throughout: the sum of a row with one dominant element keeps what the others add.
+template <bool kWide, bool kKeep, bool kShifted, class T, class Beside, class C = Compute<T>>
+inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor, C* keep, Beside&& beside) {
     VecD low(0.0), high(0.0);
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
@@ -75,15 +92,12 @@ inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>>& anchor, 
                     store_n(keep + begin + i, e, lanes);
                 }
             }
-            if (next && k == 0) {
-                const char* p = reinterpret_cast<const char*>(next + begin + i);
-                for (std::size_t b = 0; b < 4 * kLanes<C> * sizeof(T); b += kCacheLine) __builtin_prefetch(p + b, 0, 2);
-            }
             if constexpr (kWide) {
                 add_to(low, high, e);
             } else {
                 sum[k] = sum[k] + e;
             }
+            if (k == 3) beside(begin + i - 3 * kLanes<C>);
         });
         if constexpr (!kWide) add_to(low, high, (sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
@@ -100,11 +114,13 @@ template <class T>
 inline bool is_infinite(T m) { return m == kInfinity<T> || m == -kInfinity<T>; }
 
 template <bool kWide, class T, class C = Compute<T>>
-inline Partial state_of(const T* x, std::int64_t n) {
+inline Partial state_of(const T* x, std::int64_t n, const T* next) {
     const C m = max_of(x, n);
-    if (is_infinite(m)) return state_at_infinity(x, n, m);
+    if (is_infinite(m)) return state_at_infinity(x, n, static_cast<double>(m));
     const auto anchor = anchor_at(Vec<C>(m), kWide);
-    const double d = sum_exp<kWide, false>(x, n, anchor, static_cast<C*>(nullptr), static_cast<const T*>(nullptr));
+    const double d = with_anchor(anchor, [&](const auto& a) {
+        return sum_exp<kWide, false>(x, n, a, static_cast<C*>(nullptr), Fetch<T>{next});
+    });
     return {log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]), d * kUnbias<C>};
 }
 
@@ -127,13 +143,15 @@ inline double extreme_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr C worst = -kSign * kInfinity<C>;
     Vec<C> best[4] = {worst, worst, worst, worst};
-    Vec<C> nan[4] = {C(0), C(0), C(0), C(0)};
-    visit_vectors(x, n, worst, [&](int k, std::int64_t, Vec<C> v, int) {
+    // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.
+    Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
+    visit_vectors(x, n, C(0), [&](int k, std::int64_t, Vec<C> v, int lanes) {
+        flag[k] = fma(v, Vec<C>(C(0)), flag[k]);
+        if (lanes < kLanes<C>) v = load_n(x + n - lanes, lanes, worst);
         best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
-        nan[k] = nan_or(v, nan[k]);
     });
-    const double flag = reduce_sum((nan[0] + nan[1]) + (nan[2] + nan[3]));
-    if (flag != flag) return flag;
+    const double sum = reduce_sum((flag[0] + flag[1]) + (flag[2] + flag[3]));
+    if (sum != sum && has_nan(x, n)) return sum;
     const Vec<C> b = kSign > 0 ? max(max(best[0], best[1]), max(best[2], best[3]))
                                : min(min(best[0], best[1]), min(best[2], best[3]));
     return kSign > 0 ? reduce_max(b) : -reduce_max(Vec<C>(C(0)) - b);
@@ -143,7 +161,7 @@ inline double extreme_of(const T* x, std::int64_t n) {
 
 // The epilogue of a whole row from its state. A row with +inf, or of nothing but -inf, is NaN throughout, as in torch.
 template <class C>
-inline SoftmaxOp<Vec<C>> softmax_op(Partial total) {
+inline SoftmaxOp<Vec<C>, true> softmax_op(Partial total) {
     const bool defined = !is_infinite(total.m);
     const auto anchor = anchor_at(Vec<C>(static_cast<C>(defined ? total.m : 0)), false);
     const double at = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
@@ -173,54 +191,95 @@ inline LogSoftmaxOp<Vec<C>> log_softmax_op(Partial total) {
     return {Vec<C>(high), Vec<C>(low)};
 }
 
+// The reciprocal of a sum over exponentials, in two parts. A row of -inf, or with +inf, has made it NaN.
+template <class C>
+struct Scale {
+    Vec<C> high;
+    Vec<C> low;
+    explicit Scale(double sum) {
+        const double scale = 1.0 / sum;
+        high = Vec<C>(static_cast<C>(scale));
+        low = Vec<C>(sizeof(C) == 4 ? static_cast<C>(scale - static_cast<C>(scale))
+                                    : static_cast<C>(::fma(-scale, sum, 1.0) * scale));
+    }
+    Vec<C> operator()(Vec<C> e) const { return fma(e, high, e * low); }
+};
+
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
 template <class T, class RowOp>
 struct Applied {
     const T* x;
     RowOp op;
-    auto operator()(std::int64_t i) const { return op(load(x + i)); }
+    const T* next = nullptr;  // what will be read after this: fetched meanwhile
+    auto operator()(std::int64_t i) const {
+        if (next) __builtin_prefetch(next + i, 0, 2);
+        return op(load(x + i));
+    }
     auto operator()(std::int64_t i, int n) const { return op(load_n(x + i, n, Compute<T>(0))); }
 };
 
 template <class C>
 struct Normalized {
     const C* e;
-    SoftmaxOp<Vec<C>> op;
-    auto operator()(std::int64_t i) const { return op.normalize(load(e + i)); }
-    auto operator()(std::int64_t i, int n) const { return op.normalize(load_n(e + i, n, C(0))); }
+    Scale<C> scale;
+    auto operator()(std::int64_t i) const { return scale(load(e + i)); }
+    auto operator()(std::int64_t i, int n) const { return scale(load_n(e + i, n, C(0))); }
 };
 
-// Writes n results. Past the cache, stores must be aligned: the head up to a cache line and the tail go the usual way.
+// Writes n results. Stores past the cache must be aligned, and others are faster if they are: the head up to a cache
+// line and the tail go apart. step() writes four vectors, so that another pass can take the writing along.
+template <class T, class Source>
+class Emitter {
+    static constexpr int W = kLanes<Compute<T>>;
+
+   public:
+    Emitter(T* y, std::int64_t n, bool past_cache, const Source& value) : y_(y), n_(n), value_(value) {
+        const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
+        if (misaligned != 0 && n >= 2 * W) {
+            std::int64_t head = (kCacheLine - misaligned) / static_cast<std::int64_t>(sizeof(T));
+            if (head > n) head = n;
+            for (; i_ + W <= head; i_ += W) store(y + i_, value(i_));
+            if (i_ < head) store_n(y + i_, value(i_, static_cast<int>(head - i_)), static_cast<int>(head - i_));
+            i_ = head;
+        }
+        past_cache_ = past_cache && reinterpret_cast<std::uintptr_t>(y + i_) % kCacheLine == 0;
+    }
+
+    void step() {
+        if (i_ + 4 * W > n_) return;
+        const auto a = value_(i_), b = value_(i_ + W), c = value_(i_ + 2 * W), d = value_(i_ + 3 * W);
+        if (past_cache_) {
+            stream(y_ + i_, a);
+            stream(y_ + i_ + W, b);
+            stream(y_ + i_ + 2 * W, c);
+            stream(y_ + i_ + 3 * W, d);
+        } else {
+            store(y_ + i_, a);
+            store(y_ + i_ + W, b);
+            store(y_ + i_ + 2 * W, c);
+            store(y_ + i_ + 3 * W, d);
+        }
+        i_ += 4 * W;
+    }
+
+    void finish() {
+        while (i_ + 4 * W <= n_) step();
+        for (; i_ + W <= n_; i_ += W) past_cache_ ? stream(y_ + i_, value_(i_)) : store(y_ + i_, value_(i_));
+        const int rest = static_cast<int>(n_ - i_);
+        if (rest > 0) store_n(y_ + i_, value_(i_, rest), rest);
+    }
+
+   private:
+    T* y_;
+    std::int64_t n_;
+    Source value_;
+    std::int64_t i_ = 0;
+    bool past_cache_;
+};
+
 template <class T, class Source>
 inline void emit(T* y, std::int64_t n, bool past_cache, const Source& value) {
-    constexpr int W = kLanes<Compute<T>>;
-    std::int64_t i = 0;
-    if (past_cache) {
-        const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
-        std::int64_t head = misaligned == 0 ? 0 : (kCacheLine - misaligned) / static_cast<std::int64_t>(sizeof(T));
-        if (head > n) head = n;
-        for (; i + W <= head; i += W) store(y + i, value(i));
-        if (i < head) store_n(y + i, value(i, static_cast<int>(head - i)), static_cast<int>(head - i));
-        i = head;
-        for (; i + 4 * W <= n; i += 4 * W) {
-            const auto a = value(i), b = value(i + W), c = value(i + 2 * W), d = value(i + 3 * W);
-            stream(y + i, a);
-            stream(y + i + W, b);
-            stream(y + i + 2 * W, c);
-            stream(y + i + 3 * W, d);
-        }
-        for (; i + W <= n; i += W) stream(y + i, value(i));
-    } else {
-        for (; i + 4 * W <= n; i += 4 * W) {
-            const auto a = value(i), b = value(i + W), c = value(i + 2 * W), d = value(i + 3 * W);
-            store(y + i, a);
-            store(y + i + W, b);
-            store(y + i + 2 * W, c);
-            store(y + i + 3 * W, d);
-        }
-        for (; i + W <= n; i += W) store(y + i, value(i));
-    }
-    if (i < n) store_n(y + i, value(i, static_cast<int>(n - i)), static_cast<int>(n - i));
+    Emitter<T, Source>(y, n, past_cache, value).finish();
 }
 
 }  // namespace ONEPASS_ISA

@@ -156,7 +156,7 @@ class Tiles {
             for (std::int64_t d = block; d < stop; ++d) {
                 C* kept = keep ? keep + (d - begin) * width : nullptr;
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) {
-                    const V e = exp_anchored(v, Anchor<V>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
+                    const V e = exp_anchored(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
                     if (kept) store(kept + j, e);
                     if constexpr (kWide) {
                         add_to_total(c.total + j, e);
@@ -295,8 +295,8 @@ class Tiles {
         V operator()(std::int64_t j, int n) const { return value(j, load_n(x + j, n, C(0))); }
         V value(std::int64_t j, V v) const {
             if constexpr (kSoftmax) {
-                const Anchor<V> anchor{load(c.shift + j), load(c.floor + j), load(c.magic + j)};
-                return SoftmaxOp<V>{anchor, load(c.scale + j), load(c.scale_low + j)}(v);
+                const Anchor<V, true> anchor{load(c.shift + j), load(c.floor + j), load(c.magic + j)};
+                return SoftmaxOp<V, true>{anchor, load(c.scale + j), load(c.scale_low + j)}(v);
             } else {
                 return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
             }

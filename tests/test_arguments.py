@@ -1,0 +1,284 @@
+"""Every mistake: the message names the operation, the argument, its shape or dtype, and what would be right.
+
+Nothing is written. Each mistake is made twice: on its own, and after a right call of the same shape and dtype, which the
+engine remembers.
+"""
+
+import re
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import onepass
+import pytest
+import torch
+from helpers import ELEMENTWISE, REDUCTIONS, SOFTMAX_FAMILY, nan_filled, run_python
+
+EVERY = (*SOFTMAX_FAMILY, *REDUCTIONS)
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+T = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+def masked():
+    return np.ma.masked_array(X, mask=X > 4)
+
+
+# Arguments that are wrong for every operation: (name, arguments, error, what the message has to say)
+ANY_OPERATION = [
+    ("dim past the end", lambda: ((X, 2), {}), ValueError, ["dim 2", "(2, 3)", "-2 <= dim < 2"]),
+    ("dim past the start", lambda: ((X, -3), {}), ValueError, ["dim -3", "(2, 3)", "-2 <= dim < 2"]),
+    ("dim past the end, torch", lambda: ((T, 2), {}), ValueError, ["dim 2", "(2, 3)", "-2 <= dim < 2"]),
+    ("dim of a 0-d array", lambda: ((np.float32(3), 1), {}), ValueError, ["dim 1", r"\(\)", "-1 <= dim < 1"]),
+    ("one dim of a tuple past the end", lambda: ((X, (0, 5)), {}), ValueError, ["dim", "5", "(2, 3)"]),
+    ("a dim twice", lambda: ((X, (0, -2)), {}), ValueError, ["dim", "(0, -2)", "(2, 3)", "twice"]),
+    ("dim by name", lambda: ((X, "last"), {}), TypeError, ["dim", "'last'", "int"]),
+    ("dim as float", lambda: ((X, 1.0), {}), TypeError, ["dim", "1.0", "int"]),
+    ("dim as bool", lambda: ((X, True), {}), TypeError, ["dim", "True", "int"]),
+    ("dim and axis", lambda: ((X, 1), {"axis": 0}), TypeError, ["dim", "axis"]),
+    ("complex", lambda: ((X.astype(np.complex64),), {}), TypeError, ["complex64", "(2, 3)", "float32"]),
+    ("object", lambda: ((X.astype(object),), {}), TypeError, ["object", "float32"]),
+    ("None", lambda: ((None,), {}), TypeError, ["object|None", "float32"]),
+    ("strings", lambda: ((np.array(["a", "b"]),), {}), TypeError, ["<U1", "float32"]),
+    ("dates", lambda: ((X.astype("datetime64[s]"),), {}), TypeError, ["datetime64", "float32"]),
+    ("structured", lambda: ((np.zeros(3, "f4,f4"),), {}), TypeError, ["structured|void", "float32"]),
+    ("8-bit floats", lambda: ((X.astype(ml_dtypes.float8_e4m3fn),), {}), TypeError, ["float8_e4m3fn", "float32"]),
+    ("masked", lambda: ((masked(),), {}), TypeError, ["masked", "filled"]),
+    ("requires grad", lambda: ((T.clone().requires_grad_(),), {}), ValueError, ["requires grad", "(2, 3)", "detach"]),
+    ("complex tensor", lambda: ((T.to(torch.complex64),), {}), TypeError, ["complex64", "(2, 3)", "float32"]),
+    ("8-bit tensor", lambda: ((T.to(torch.float8_e4m3fn),), {}), TypeError, ["float8_e4m3fn", "float32"]),
+    ("sparse tensor", lambda: ((T.to_sparse(),), {}), TypeError, ["sparse", "(2, 3)", "to_dense"]),
+    ("tensor without memory", lambda: ((T.to("meta"),), {}), ValueError, ["meta", "(2, 3)", "cpu"]),
+    ("out a list", lambda: ((X,), {"out": [0.0] * 6}), TypeError, ["out", "list", "ndarray"]),
+    ("out a tensor", lambda: ((X,), {"out": torch.empty(2, 3)}), TypeError, ["out", "Tensor", "ndarray"]),
+    ("out an array", lambda: ((T,), {"out": np.empty((2, 3), np.float32)}), TypeError, ["out", "ndarray", "Tensor"]),
+]
+
+# Results of these are (2, 3) float32: (name, input, out made from the input, error, what the message has to say)
+WRONG_OUT = [
+    ("shape", lambda x: nan_filled((3, 2), "f4"), ValueError, ["out", "(3, 2)", "(2, 3)"]),
+    ("one dim more", lambda x: nan_filled((1, 2, 3), "f4"), ValueError, ["out", "(1, 2, 3)", "(2, 3)"]),
+    ("float64", lambda x: nan_filled((2, 3), "f8"), TypeError, ["out", "float64", "float32"]),
+    ("float16", lambda x: nan_filled((2, 3), "f2"), TypeError, ["out", "float16", "float32"]),
+    ("integers", lambda x: np.zeros((2, 3), "i4"), TypeError, ["out", "int32", "float32"]),
+    ("byte-swapped", lambda x: nan_filled((2, 3), ">f4"), (TypeError, ValueError), ["out", "native|>f4"]),
+    ("read-only", lambda x: read_only(nan_filled((2, 3), "f4")), ValueError, ["out", "(2, 3)", "read-only"]),
+    ("broadcast", lambda x: np.ndarray((2, 3), "f4", nan_filled(3, "f4"), 0, (0, 4)), ValueError, ["out", "(2, 3)"]),
+    ("masked", lambda x: np.ma.masked_array(nan_filled((2, 3), "f4")), (TypeError, ValueError), ["out"]),
+    ("x shifted", lambda x: x.base[1:7].reshape(2, 3), ValueError, ["out", "(2, 3)", "overlap|share"]),
+    ("x in another order", lambda x: x[::-1], ValueError, ["out", "(2, 3)", "overlap|share"]),
+    ("unaligned", lambda x: np.ndarray((2, 3), "f4", bytearray(25), 1), ValueError, ["out", "(2, 3)", "aligned"]),
+]
+
+
+def raises(error, op, parts, function):
+    """`function` raises `error`, and its message has the operation first and every one of `parts`."""
+    with pytest.raises(error) as raised:
+        function()
+    message = str(raised.value)
+    assert message.startswith(f"{op}: "), message
+    for part in parts:
+        pattern = part if "|" in part or "\\" in part else re.escape(part)
+        assert re.search(pattern, message), f"no {part!r} in: {message}"
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize(("make", "error", "parts"), [c[1:] for c in ANY_OPERATION], ids=[c[0] for c in ANY_OPERATION])
+@pytest.mark.parametrize("op", EVERY)
+def test_a_wrong_argument_is_named(op, make, error, parts, warm):
+    function = getattr(onepass, op)
+    if warm:
+        for x in (X, T, np.float32(3)):
+            function(x)
+        function(X, 1)
+        function(X, 0)
+    args, options = make()
+    raises(error, op, parts, lambda: function(*args, **options))
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize(("make", "error", "parts"), [c[1:] for c in WRONG_OUT], ids=[c[0] for c in WRONG_OUT])
+@pytest.mark.parametrize("op", ELEMENTWISE)
+def test_a_wrong_out_is_named_and_not_written(op, make, error, parts, warm):
+    x = np.arange(12, dtype=np.float32)[:6].reshape(2, 3)
+    before = x.copy()
+    if warm:
+        getattr(onepass, op)(X, out=nan_filled((2, 3), "f4"))
+        getattr(onepass, op)(x, out=nan_filled((2, 3), "f4"))
+    out = make(x)
+    held = out.tobytes()
+    raises(error, op, parts, lambda: getattr(onepass, op)(x, out=out))
+    assert out.tobytes() == held, "out was written"
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("op", ["logsumexp", *REDUCTIONS])
+def test_a_wrong_out_of_a_reduction_is_named_and_not_written(op):
+    function = getattr(onepass, op)
+    for out, keepdim, parts in (
+        (nan_filled((2, 1), "f4"), False, ["out", "(2, 1)", "(2,)"]),
+        (nan_filled(2, "f4"), True, ["out", "(2,)", "(2, 1)"]),
+        (nan_filled(3, "f4"), False, ["out", "(3,)", "(2,)"]),
+        (nan_filled(2, "f8"), False, ["out", "float64", "float32"]),
+        (read_only(nan_filled(2, "f4")), False, ["out", "(2,)", "read-only"]),
+    ):
+        raises((ValueError, TypeError), op, parts, lambda o=out, k=keepdim: function(X, -1, k, out=o))
+        assert np.isnan(out).all()
+    x = X.copy()
+    raises(ValueError, op, ["out", "overlap|share"], lambda: function(x, -1, out=x[:, 0]))
+    np.testing.assert_array_equal(x, X)
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE)
+def test_a_wrong_torch_out_is_named_and_not_written(op):
+    function = getattr(onepass, op)
+    buffer = torch.arange(12, dtype=torch.float32)
+    x = buffer[:6].reshape(2, 3)
+    function(x, out=torch.empty(2, 3))
+    for make, error, parts in (
+        (lambda: torch.full((3, 2), torch.nan), ValueError, ["out", "(3, 2)", "(2, 3)"]),
+        (lambda: torch.full((2, 3), torch.nan, dtype=torch.float64), TypeError, ["out", "float64", "float32"]),
+        (lambda: torch.full((2, 3), torch.nan).requires_grad_(), ValueError, ["out", "requires grad"]),
+        (lambda: torch.full((3,), torch.nan).expand(2, 3), ValueError, ["out", "(2, 3)"]),
+        (lambda: buffer[1:7].reshape(2, 3), ValueError, ["out", "overlap|share"]),
+        (lambda: torch.empty(2, 3, device="meta"), (TypeError, ValueError), ["out", "meta|CPU"]),
+        (lambda: torch.empty(3, 2).T.conj().neg().T[:2, :], ValueError, ["out"]),
+    )[:6]:
+        out = make()
+        held = None if out.is_meta else out.detach().clone()
+        raises(error, op, parts, lambda o=out: function(x, out=o))
+        assert held is None or torch.equal(held.nan_to_num(-1), out.detach().nan_to_num(-1)), "out was written"
+    assert torch.equal(buffer, torch.arange(12, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE)
+@pytest.mark.parametrize("dtype", ["int32", np.int64, np.complex64, "banana", object, torch.int32, torch.complex64, 7])
+def test_a_dtype_that_is_no_result_is_named(op, dtype):
+    for x in (X, T):
+        raises(TypeError, op, ["dtype", re.escape(str(dtype)) + "|" + re.escape(repr(dtype)), "float32"],
+               lambda x=x: getattr(onepass, op)(x, dtype=dtype))
+
+
+@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+def test_an_unknown_algorithm_is_told_the_known_ones(op):
+    for algorithm in ("fast", "", "Row"):
+        raises(ValueError, op, ["algorithm", repr(algorithm), "registers", "row", "online", "split", "strided", "packed"],
+               lambda a=algorithm: getattr(onepass, op)(X, algorithm=a))
+
+
+@pytest.mark.parametrize("op", EVERY)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_torch_integers_need_a_dtype(op, dtype):
+    x = torch.ones(2, 3, dtype=dtype)
+    raises(TypeError, op, [str(dtype).removeprefix("torch."), "(2, 3)", "float32"], lambda: getattr(onepass, op)(x))
+    if op in ELEMENTWISE:
+        expected = getattr(torch, op)(x, -1, dtype=torch.float32)
+        torch.testing.assert_close(getattr(onepass, op)(x, dtype=torch.float32), expected)
+
+
+@pytest.mark.parametrize("op", ["amax", "amin"])
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (2, 0, 4)], ids=str)
+def test_there_is_no_extreme_of_nothing(op, shape):
+    dim = shape.index(0)
+    for x in (np.empty(shape, np.float32), torch.empty(shape), np.empty(shape, np.int64)):
+        raises(ValueError, op, [str(shape), "dim", "empty"], lambda x=x: getattr(onepass, op)(x, dim))
+
+
+@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+def test_gradients_may_be_off_or_detached(op):
+    x = T.clone().requires_grad_()
+    function = getattr(onepass, op)
+    expected = function(T)
+    assert torch.equal(function(x.detach()), expected)
+    with torch.no_grad():
+        y = function(x)
+    assert torch.equal(y, expected)
+    assert not y.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(function(torch.nn.Parameter(T.clone())), expected)
+    with pytest.raises(ValueError, match="requires grad"):
+        function(x)
+
+
+def test_functions_of_the_module_check_theirs():
+    for n in (0, -1, 10**9):
+        raises(ValueError, "set_num_threads", ["n", str(n)], lambda n=n: onepass.set_num_threads(n))
+    for n in (1.5, "2", None, True):
+        raises(TypeError, "set_num_threads", ["n", repr(n), "int"], lambda n=n: onepass.set_num_threads(n))
+    raises(ValueError, "explain", ["'softmin'", "softmax", "amin"], lambda: onepass.explain("softmin", (2, 3)))
+    raises(ValueError, "explain", ["(2, -3)"], lambda: onepass.explain("softmax", (2, -3)))
+    raises(ValueError, "explain", ["device", "'cuda'", "cpu"], lambda: onepass.explain("softmax", (2, 3), device="cuda"))
+    raises(ValueError, "softmax", ["dim 2", "(2, 3)"], lambda: onepass.explain("softmax", (2, 3), dim=2))
+
+
+def test_a_result_too_large_for_memory_says_how_large():
+    x = np.ndarray((1 << 50,), np.float32, np.zeros(1, np.float32), 0, (0,))
+    with pytest.raises(MemoryError, match="softmax|4.*PiB|4503599627370496"):
+        onepass.softmax(x)
+
+
+UNUSUAL_TENSORS = {
+    "vmap": "torch.func.vmap(lambda v: onepass.softmax(v, 0))(x)",
+    "jvp": "torch.func.jvp(onepass.softmax, (x,), (x,))",
+    "grad": "torch.func.grad(lambda v: onepass.softmax(v).sum())(x)",
+    "functionalize": "torch.func.functionalize(onepass.softmax)(x)",
+    "fake": "onepass.softmax(FakeTensorMode().from_tensor(x))",
+    "subclass": "onepass.softmax(x.as_subclass(Mine))",
+    "nested": "onepass.softmax(torch.nested.nested_tensor([x, x[:1]]))",
+    "jagged": "onepass.softmax(torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged))",
+    "quantized": "onepass.softmax(torch.quantize_per_tensor(x, 0.1, 0, torch.qint8))",
+    "mkldnn": "onepass.softmax(x.to_mkldnn())",
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL_TENSORS)
+def test_tensors_that_have_no_plain_memory_are_refused_or_right(case):
+    """In a process of its own: reading memory that is not there ends it."""
+    code = f"""
+import warnings
+warnings.simplefilter("ignore")
+import torch, onepass
+from torch._subclasses.fake_tensor import FakeTensorMode
+class Mine(torch.Tensor):
+    pass
+x = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+onepass.softmax(x), onepass.softmax(x, 0), onepass.softmax(x[0], 0)  # remembered, for tensors that look alike
+try:
+    y = {UNUSUAL_TENSORS[case]}
+except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+    assert "softmax" in str(error) or "onepass" in str(error), error
+    print("refused:", error)
+else:
+    want = {UNUSUAL_TENSORS[case].replace("onepass.softmax(v, 0)", "torch.softmax(v, 0)").replace("onepass.softmax", "SOFTMAX")}
+    print("right" if case_equal(y, want) else f"wrong: {{y}} for {{want}}")
+"""
+    prelude = """
+def case_equal(a, b):
+    import torch
+    return torch.allclose(torch.as_tensor(a), torch.as_tensor(b))
+def SOFTMAX(v, dim=-1):
+    import torch
+    return torch.softmax(v, dim)
+"""
+    process = subprocess.run([sys.executable, "-c", prelude + code], capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
+    assert process.stdout.startswith(("refused:", "right")), process.stdout
+
+
+def test_the_errors_need_no_torch():
+    """A program without torch gets the same messages."""
+    code = """
+import numpy as np, onepass, sys
+for args in ((np.zeros((2, 3)), 2), (np.zeros(2, complex),), ("abc",)):
+    try:
+        onepass.softmax(*args)
+    except (TypeError, ValueError) as error:
+        print(str(error).split(":")[0])
+assert "torch" not in sys.modules
+"""
+    assert run_python(code).split() == ["softmax"] * 3

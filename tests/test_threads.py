@@ -1,0 +1,201 @@
+"""Many Python threads, forked children, few processors: no wrong result, no hang, no thread left spinning."""
+
+import os
+import sys
+import threading
+import time
+
+import numpy as np
+import onepass
+import pytest
+from helpers import random_array, run_python, same_bits
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+IGNORE = ("-W", "ignore")  # 3.12 warns of a fork with threads: those are what is tested
+
+HAMMER = """
+import os, sys, threading, time
+import numpy as np, onepass
+
+rng = np.random.default_rng(0)
+WORK = [
+    (op, rng.standard_normal(shape).astype(dtype), dim)
+    for op, shape, dtype, dim in [
+        ("softmax", (8, 8), "float32", -1),
+        ("softmax", (300, 1000), "float32", -1),
+        ("softmax", (1, 600_000), "float32", -1),
+        ("log_softmax", (64, 500, 17), "float32", 1),
+        ("softmax", (30_000, 6), "float64", 0),
+        ("logsumexp", (3, 200_000), "float16", -1),
+        ("sum", (700, 900), "float32", 0),
+        ("amax", (700, 900), "float16", -1),
+    ]
+]
+EXPECTED = [getattr(onepass, op)(x, dim) for op, x, dim in WORK]
+wrong = []
+
+def hammer(seed, rounds):
+    order = np.random.default_rng(seed)
+    for i in range(rounds):
+        k = order.integers(len(WORK))
+        op, x, dim = WORK[k]
+        if not np.array_equal(getattr(onepass, op)(x, dim), EXPECTED[k]):
+            wrong.append((op, x.shape))
+        if i % 7 == 0:
+            onepass.empty_cache()
+        if i % 11 == 0:
+            onepass.set_num_threads(int(order.integers(1, 5)))
+
+def run_threads(count, rounds, seed):
+    threads = [threading.Thread(target=hammer, args=(seed + i, rounds)) for i in range(count)]
+    for t in threads:
+        t.start()
+    return threads
+"""
+
+
+def test_four_threads_in_four_forked_children():
+    """The children are forked while the parent's own threads are in the middle of calls, and hammer beside them."""
+    out = run_python(
+        HAMMER
+        + """
+threads = run_threads(4, 60, 1000)
+children = []
+for i in range(4):
+    time.sleep(0.02)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            for t in run_threads(4, 60, 10 * i):
+                t.join()
+            status = 2 if wrong else 0
+        finally:
+            os._exit(status)
+    children.append(pid)
+for t in threads:
+    t.join()
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+print(codes, wrong)
+""",
+        python_args=IGNORE,
+        timeout=180,
+    )
+    assert out.strip() == "[0, 0, 0, 0] []"
+
+
+def test_a_child_of_a_child():
+    out = run_python(
+        HAMMER
+        + """
+def generation(depth):
+    hammer(depth, 20)
+    if depth == 0:
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = generation(depth - 1) or len(wrong)
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(generation(4), wrong)
+""",
+        python_args=IGNORE,
+        timeout=120,
+    )
+    assert out.strip() == "0 []"
+
+
+def test_workers_of_a_data_loader():
+    """What torch users do: results made in forked worker processes and handed to the parent."""
+    run_python(
+        """
+import torch, onepass
+x = torch.randn(6, 64, 3000)
+expected = onepass.softmax(x)
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(x)
+    def __getitem__(self, i):
+        return onepass.softmax(x[i])
+if __name__ == "__main__":
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    for epoch in range(2):
+        assert torch.equal(torch.cat(list(loader)), expected)
+""",
+        python_args=IGNORE,
+        timeout=120,
+    )
+
+
+def test_the_processors_allowed_are_the_threads():
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import onepass; print(onepass.get_num_threads())"
+    assert run_python(code).strip() == "1"
+    for name in ("ONEPASS_NUM_THREADS", "OMP_NUM_THREADS"):
+        assert run_python("import onepass; print(onepass.get_num_threads())", env={name: "3"}).strip() == "3"
+
+
+def test_more_threads_than_processors(threads):
+    x = random_array((64, 5000))
+    threads(1)
+    expected = onepass.softmax(x)
+    for n in (2, 5, 16, 64):
+        threads(n)
+        assert onepass.get_num_threads() == n
+        for _ in range(3):
+            assert same_bits(onepass.softmax(x), expected)
+
+
+def test_large_calls_let_other_threads_run(threads):
+    """logsumexp of 2**28 elements that are one in memory: no reading, much computing, in one call."""
+    threads(1)
+    x = np.ndarray((4, 1 << 26), np.float32, np.zeros(1, np.float32), 0, (0, 0))
+    running, ticks = threading.Event(), []
+    stop = threading.Event()
+
+    def tick():
+        running.set()
+        while not stop.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    before = sys.getswitchinterval()
+    other = threading.Thread(target=tick)
+    other.start()
+    try:
+        running.wait()
+        start = time.perf_counter()
+        onepass.logsumexp(x)
+        end = time.perf_counter()
+    finally:
+        stop.set()
+        other.join()
+    assert end - start > 0.02, "too short to tell"
+    assert sum(start < t < end for t in ticks) >= 5, f"in {end - start:.3f} s; switch interval {before}"
+
+
+def test_threads_that_wait_cost_nothing():
+    """A pool that spins forever would burn a processor while the program sleeps."""
+    code = """
+import time
+import numpy as np, onepass
+onepass.set_num_threads(4)
+x = np.zeros((2000, 1000), np.float32)
+for _ in range(5):
+    onepass.softmax(x)
+time.sleep(0.1)
+before = time.process_time()
+time.sleep(1.0)
+print(time.process_time() - before)
+"""
+    assert float(run_python(code)) < 0.1
+
+
+def test_an_interrupted_program_ends():
+    """The pool does not keep the interpreter from leaving, in the middle of a call of another thread either."""
+    run_python(
+        HAMMER + 'threading.Thread(target=hammer, args=(0, 10**9), daemon=True).start(); time.sleep(0.3)',
+        timeout=60,
+    )
