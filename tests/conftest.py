@@ -1,9 +1,10 @@
 import os
 from collections import Counter
 
-import onepass
 import pytest
 from hypothesis import HealthCheck, settings
+
+import onepass
 
 # `ci` draws the same examples every time. `full` (--hypothesis-profile=full) is the run of more than 20,000.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}

@@ -3,10 +3,11 @@
 import doctest
 import inspect
 
-import onepass
-import onepass.reference
 import pytest
 from helpers import run_python
+
+import onepass
+import onepass.reference
 
 PUBLIC = [getattr(onepass, name) for name in onepass.__all__]
 
@@ -51,7 +52,7 @@ import numpy
 before = set(sys.modules)
 import onepass
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
-heavy = {"torch", "jax", "jaxlib", "cupy", "cuda", "ml_dtypes", "scipy", "typer", "rich", "click", "tvm_ffi", "matplotlib"}
+heavy = {"torch", "jax", "jaxlib", "cupy", "cuda", "ml_dtypes", "scipy", "typer", "rich", "click", "matplotlib"}
 print(sorted(new & heavy))
 """
     assert run_python(code).strip() == "[]"

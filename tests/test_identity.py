@@ -1,9 +1,10 @@
-"""One input, one bit pattern: for any number of threads, run to run, whatever the batch, for both ways to cut a long row."""
+"""One input, one bit pattern: for any number of threads, run to run, in any batch, for both ways to cut a long row."""
 
 import numpy as np
-import onepass
 import pytest
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY, random_array, same_bits
+
+import onepass
 from onepass import _engine
 
 # (shape, dim): why

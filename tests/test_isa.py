@@ -2,6 +2,7 @@
 
 import pytest
 from helpers import run_python, run_with_isa
+
 from onepass import _engine
 
 

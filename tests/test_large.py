@@ -4,11 +4,12 @@ Nothing is checked against a float64 copy of everything: rows repeat a block who
 """
 
 import numpy as np
-import onepass
 import pytest
 from helpers import random_array
-from onepass import reference
 from ulp import max_ulp, ulp_error
+
+import onepass
+from onepass import reference
 
 pytestmark = pytest.mark.slow
 

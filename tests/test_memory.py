@@ -8,10 +8,11 @@ import threading
 import weakref
 
 import numpy as np
-import onepass
 import pytest
 import torch
 from helpers import run_python, to_numpy
+
+import onepass
 
 LARGE = (512, 4096)  # 8 MiB of float32: far past the size from which results live in cached blocks
 NBYTES = 512 * 4096 * 4

@@ -7,11 +7,12 @@ from functools import cache
 
 import ml_dtypes
 import numpy as np
-import onepass
 import pytest
 from helpers import BFLOAT16, DTYPES, ELEMENTWISE, SOFTMAX_FAMILY, random_array, to_numpy, to_torch
-from onepass import reference
 from ulp import max_ulp, spacing, ulp_error
+
+import onepass
+from onepass import reference
 
 SIGMAS = (0.1, 1.0, 10.0, 30.0, 1e4)
 # Row lengths below a vector, odd, within the first and the second cache, and past them.
@@ -53,7 +54,7 @@ def test_error_is_within_the_table_and_not_above_torch(op, dtype, sigma):
 
 
 def measure(op, dtype, sigma):
-    """The largest error over rows of all of `TABLE_SHAPES`: ours along the last dim and the first, torch's along the last.
+    """The largest error over rows of all of `TABLE_SHAPES`: ours along the last dim and the first, torch's the last.
 
     (Along the first dim torch sums one by one, and is 94 ULP off at 70,001 float32 elements.)
     """

@@ -5,12 +5,13 @@ gradient or a loss is not here; C1 (more than 2**31 elements) is in test_large.p
 """
 
 import numpy as np
-import onepass
 import pytest
 import torch
 from helpers import DTYPES, ELEMENTWISE, SOFTMAX_FAMILY, nan_filled, random_array, same_bits, to_numpy, to_torch
-from onepass import reference
 from ulp import max_ulp
+
+import onepass
+from onepass import reference
 
 
 def assert_right(op, x, dim=-1, got=None):
@@ -260,7 +261,9 @@ def test_numbers_lists_and_unusual_arrays():
     assert onepass.logsumexp(3.0) == 3
     assert onepass.softmax(np.float32(3)).dtype == np.float32
     np.testing.assert_array_equal(onepass.softmax([0.0, 0.0]), [0.5, 0.5])
-    np.testing.assert_array_equal(onepass.softmax([[1, 1], [2, 2]], 0)[1], onepass.softmax(np.array([1.0, 2.0]))[[1, 1]])
+    np.testing.assert_array_equal(
+        onepass.softmax([[1, 1], [2, 2]], 0)[1], onepass.softmax(np.array([1.0, 2.0]))[[1, 1]]
+    )
     x = random_array((6, 50), sigma=3)
     expected = onepass.softmax(x)
     swapped = x.astype(">f4")

@@ -6,9 +6,10 @@ import threading
 import time
 
 import numpy as np
-import onepass
 import pytest
 from helpers import random_array, run_python, same_bits
+
+import onepass
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 IGNORE = ("-W", "ignore")  # 3.12 warns of a fork with threads: those are what is tested
@@ -131,7 +132,12 @@ if __name__ == "__main__":
 
 
 def test_the_processors_allowed_are_the_threads():
-    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import onepass; print(onepass.get_num_threads())"
+    code = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import onepass
+print(onepass.get_num_threads())
+"""
     assert run_python(code).strip() == "1"
     for name in ("ONEPASS_NUM_THREADS", "OMP_NUM_THREADS"):
         assert run_python("import onepass; print(onepass.get_num_threads())", env={name: "3"}).strip() == "3"
@@ -196,6 +202,6 @@ print(time.process_time() - before)
 def test_an_interrupted_program_ends():
     """The pool does not keep the interpreter from leaving, in the middle of a call of another thread either."""
     run_python(
-        HAMMER + 'threading.Thread(target=hammer, args=(0, 10**9), daemon=True).start(); time.sleep(0.3)',
+        HAMMER + "threading.Thread(target=hammer, args=(0, 10**9), daemon=True).start(); time.sleep(0.3)",
         timeout=60,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from . import _engine, arrays
 from .machine import this_machine
 from .plan import ALGORITHMS, CpuPlan, make_plan
-from .problem import ELEMENTWISE, Problem, contiguous_strides, make_problem, normalize_dims, reduced_shape
+from .problem import ELEMENTWISE, Axis, Problem, contiguous_strides, make_problem, normalize_dims, reduced_shape
 
 OPS = ("softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")  # in the order of the engine's Op
 _ONE_ELEMENT = (1, 1, 1)
@@ -77,9 +78,7 @@ def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any,
 
 def _nothing(problem: Problem) -> Problem:
     """An empty elementwise result: no row to visit."""
-    return Problem(
-        problem.op, problem.dtype, problem.result_dtype, problem.shape, problem.dims, problem.result_shape, (), ()
-    )
+    return replace(problem, outer=(Axis(0, 0, 0),), reduce=())
 
 
 def _check_not_empty(op: str, shape: tuple[int, ...], dims: tuple[int, ...]) -> None:

@@ -20,6 +20,8 @@ _REGISTER_VECTORS = 8
 _ROW_SHARE_OF_L2 = 0.5
 # The same share for a tile of a strided problem, whose exponentials wait in L2.
 _TILE_SHARE_OF_L2 = 0.5
+# Narrower tiles than this many vectors walk memory a line at a time, page by page: reading twice is faster.
+_LEAST_TILE_VECTORS = 4
 # Elements of one chunk of a long row: its input and nothing else in L1.
 _CHUNK = 4096
 # A reduction reads once whatever the chunk; longer ones cost fewer merges.
@@ -93,7 +95,7 @@ def _direct(problem: Problem) -> bool:
 
 def _inner_axis(problem: Problem) -> int | None:
     """Which kept axis tiles should run along: the one that is faster in memory than the reduced axis, if any."""
-    if _contiguous_reduce(problem) or len(problem.reduce) != 1:
+    if _contiguous_reduce(problem) or len(problem.reduce) != 1 or problem.length == 0:
         return None
     best = None
     for i, axis in enumerate(problem.outer):
@@ -220,7 +222,7 @@ def _plan_tiles(
         # As many columns as fit with the whole reduced axis, at most what a tile's running values may take.
         tile = 16 * lanes
         column_bytes = ITEMSIZE[problem.dtype] + compute
-        while tile > lanes and length * tile * column_bytes > budget:
+        while tile > _LEAST_TILE_VECTORS * lanes and length * tile * column_bytes > budget:
             tile //= 2
         resident = length * tile * column_bytes <= budget
         if not resident:

@@ -16,6 +16,22 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
+// What a row must look like for exponent 0 to serve as its own (Rows::exponentials_of_usual_row).
+template <class C>
+struct Usual;
+template <>
+struct Usual<float> {
+    static constexpr float kMostX = 44;            // its exponential, 2^123.5 with the bias, is the largest used
+    static constexpr double kMostSum = 0x1p122;    // beyond: an element may have been cut off at kMostX
+    static constexpr double kLeastSum = 0x1p45;    // below: what the floor cuts off might still show in the result
+};
+template <>
+struct Usual<double> {
+    static constexpr double kMostX = 300;
+    static constexpr double kMostSum = 0x1p930;
+    static constexpr double kLeastSum = 0x1p330;
+};
+
 template <class T>
 class Rows {
     using C = Compute<T>;
@@ -45,15 +61,17 @@ class Rows {
 
     const char* x_row(Offsets at) const { return x_ + at.x * size_of(job_.in); }
     char* y_row(Offsets at) const { return y_ + at.y * size_of(job_.out); }
-    Offsets row(std::int64_t r) const { return offsets_of(job_.outer, r); }
+    Offsets row(std::int64_t r) const {
+        if (job_.outer.count == 1) return {r * job_.outer[0].x_stride, r * job_.outer[0].y_stride};
+        return offsets_of(job_.outer, r);
+    }
     std::int64_t chunks() const { return (job_.length + job_.chunk - 1) / job_.chunk; }
 
     void run_range(std::int64_t begin, std::int64_t end) {
         switch (job_.op) {
             case Op::softmax: elementwise<true>(begin, end); break;
             case Op::log_softmax: elementwise<false>(begin, end); break;
-            default:
-                for (std::int64_t r = begin; r < end; ++r) reduce_row(r);
+            default: reduce_rows(begin, end);
         }
         if (job_.nontemporal) stream_fence();
     }
@@ -85,7 +103,7 @@ class Rows {
     // the processor looks ahead, and rows are independent.
     template <bool kSoftmax, int kVectors>
     void in_registers(std::int64_t begin, std::int64_t end) {
-        constexpr int kRows = kVectors <= 2 ? 4 : 2;
+        constexpr int kRows = kVectors <= 1 ? 8 : kVectors <= 2 ? 4 : 2;
         std::int64_t r = begin;
         for (; r + kRows <= end; r += kRows) rows_in_registers<kSoftmax, kVectors, kRows>(r);
         for (; r < end; ++r) rows_in_registers<kSoftmax, kVectors, 1>(r);
@@ -93,46 +111,82 @@ class Rows {
 
     template <bool kSoftmax, int kVectors, int kRows>
     void rows_in_registers(std::int64_t first) {
-        const int last = static_cast<int>(job_.length - (kVectors - 1) * W);
         Vec<C> v[kRows][kVectors];
-        C top[kRows];
-        for (int r = 0; r < kRows; ++r) {
-            const T* x = reinterpret_cast<const T*>(x_row(row(first + r)));
-            for (int i = 0; i + 1 < kVectors; ++i) v[r][i] = load(x + i * W);
-            const T* tail = x + (kVectors - 1) * W;
-            v[r][kVectors - 1] = last == W ? load(tail) : load_n(tail, last, -kInfinity<C>);
-            Vec<C> m = v[r][0];
-            for (int i = 1; i < kVectors; ++i) m = max(v[r][i], m);
-            top[r] = reduce_max(m);
-        }
-        for (int r = 0; r < kRows; ++r) {
-            const auto anchor = anchor_at(Vec<C>(top[r]), !kSoftmax);
-            if constexpr (kSoftmax) {
-                Vec<C> sum = C(0);
-                for (int i = 0; i < kVectors; ++i) {
-                    v[r][i] = exp_anchored(v[r][i], anchor);
-                    sum = sum + v[r][i];
+        double sum[kRows];
+        for (int r = 0; r < kRows; ++r) load_row(first + r, v[r]);
+        if constexpr (kSoftmax) {
+            for (int r = 0; r < kRows; ++r) sum[r] = exponentials_of_usual_row(v[r]);
+            for (int r = 0; r < kRows; ++r) {
+                if (!(sum[r] >= Usual<C>::kLeastSum && sum[r] <= Usual<C>::kMostSum)) {
+                    load_row(first + r, v[r]);
+                    const auto anchor = anchor_at(Vec<C>(top_of(v[r])), false);
+                    Vec<C> all = C(0);
+                    for (Vec<C>& x : v[r]) all = all + (x = exp_anchored(x, anchor));
+                    sum[r] = reduce_sum(all);
                 }
-                const Scale<C> scale(reduce_sum(sum));
-                for (int i = 0; i < kVectors; ++i) v[r][i] = scale(v[r][i]);
-            } else {
-                VecD low(0.0), high(0.0);
-                for (int i = 0; i < kVectors; ++i) add_to(low, high, exp_anchored(v[r][i], anchor));
-                const double sum = reduce_sum(low + high) * kUnbias<C>;
-                const auto op = log_softmax_op<C>({static_cast<double>(top[r]), sum});
-                for (int i = 0; i < kVectors; ++i) v[r][i] = op(v[r][i]);
+                const Scale<C> scale(sum[r]);
+                for (Vec<C>& e : v[r]) e = scale(e);
+            }
+        } else {
+            C top[kRows], high[kRows], low[kRows];
+            for (int r = 0; r < kRows; ++r) top[r] = top_of(v[r]);
+            for (int r = 0; r < kRows; ++r) {
+                const auto anchor = anchor_at(Vec<C>(top[r]), true);
+                VecD a(0.0), b(0.0);
+                for (const Vec<C>& x : v[r]) add_to(a, b, exp_anchored(x, anchor));
+                sum[r] = reduce_sum(a + b) * kUnbias<C>;
+            }
+            for (int r = 0; r < kRows; ++r) split_lse(static_cast<double>(top[r]), sum[r], high[r], low[r]);
+            for (int r = 0; r < kRows; ++r) {
+                const LogSoftmaxOp<Vec<C>> op{Vec<C>(high[r]), Vec<C>(low[r])};
+                for (Vec<C>& x : v[r]) x = op(x);
             }
         }
-        for (int r = 0; r < kRows; ++r) {
-            T* y = reinterpret_cast<T*>(y_row(row(first + r)));
-            if (job_.nontemporal && last == W && reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0) {
-                for (int i = 0; i < kVectors; ++i) stream(y + i * W, v[r][i]);
-                continue;
-            }
-            for (int i = 0; i + 1 < kVectors; ++i) store(y + i * W, v[r][i]);
-            T* tail = y + (kVectors - 1) * W;
-            last == W ? store(tail, v[r][kVectors - 1]) : store_n(tail, v[r][kVectors - 1], last);
+        for (int r = 0; r < kRows; ++r) store_row(first + r, v[r]);
+    }
+
+    // Most rows have their maximum within reach of exponent 0 as it is: finding it can be left out. The sum tells
+    // afterwards whether that was so; then the result has the same bits, since another exponent only scales all by a
+    // power of two. NaN and infinities fail the test too.
+    template <int kVectors>
+    static double exponentials_of_usual_row(Vec<C> (&v)[kVectors]) {
+        const Anchor<Vec<C>, true> zero = anchor_at(Vec<C>(C(0)), false);
+        const Anchor<Vec<C>, false> anchor{zero.shift, zero.floor, zero.magic};
+        Vec<C> sum[2] = {C(0), C(0)};
+        for (int i = 0; i < kVectors; ++i) {
+            v[i] = exp_anchored(min(Vec<C>(Usual<C>::kMostX), v[i]), anchor);
+            sum[i % 2] = sum[i % 2] + v[i];
         }
+        return reduce_sum(sum[0] + sum[1]);
+    }
+
+    template <int kVectors>
+    static C top_of(const Vec<C> (&v)[kVectors]) {
+        Vec<C> m = v[0];
+        for (int i = 1; i < kVectors; ++i) m = max(v[i], m);
+        return reduce_max(m);
+    }
+
+    template <int kVectors>
+    void load_row(std::int64_t r, Vec<C> (&v)[kVectors]) const {
+        const T* x = reinterpret_cast<const T*>(x_row(row(r)));
+        const int last = static_cast<int>(job_.length - (kVectors - 1) * W);
+        for (int i = 0; i + 1 < kVectors; ++i) v[i] = load(x + i * W);
+        const T* tail = x + (kVectors - 1) * W;
+        v[kVectors - 1] = last == W ? load(tail) : load_n(tail, last, -kInfinity<C>);
+    }
+
+    template <int kVectors>
+    void store_row(std::int64_t r, const Vec<C> (&v)[kVectors]) const {
+        T* y = reinterpret_cast<T*>(y_row(row(r)));
+        const int last = static_cast<int>(job_.length - (kVectors - 1) * W);
+        if (job_.nontemporal && last == W && reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0) {
+            for (int i = 0; i < kVectors; ++i) stream(y + i * W, v[i]);
+            return;
+        }
+        for (int i = 0; i + 1 < kVectors; ++i) store(y + i * W, v[i]);
+        T* tail = y + (kVectors - 1) * W;
+        last == W ? store(tail, v[kVectors - 1]) : store_n(tail, v[kVectors - 1], last);
     }
 
     // ---- row ----
@@ -281,6 +335,35 @@ class Rows {
         }
         const auto op = op_of<kSoftmax>(total);
         for (std::int64_t c = chunks(); c-- > 0;) write_chunk(at, c * job_.chunk, chunk_size(c), op);
+    }
+
+    void reduce_rows(std::int64_t begin, std::int64_t end) const {
+        if (!input_.direct() || job_.length > job_.chunk) {
+            for (std::int64_t r = begin; r < end; ++r) reduce_row(r);
+            return;
+        }
+        const std::int64_t n = job_.length;
+        switch (job_.op) {
+            case Op::sum: return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n); });
+            case Op::mean:
+                return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n) / static_cast<double>(n); });
+            case Op::amax: return reduce_short(begin, end, [n](const T* x) { return extreme_of<1>(x, n); });
+            case Op::amin: return reduce_short(begin, end, [n](const T* x) { return extreme_of<-1>(x, n); });
+            default:
+                return reduce_short(begin, end, [n](const T* x) { return state_of<true>(x, n, x + n).lse(); });
+        }
+    }
+
+    // Rows of one chunk, in place: nothing is decided per row.
+    template <class Reduce>
+    void reduce_short(std::int64_t begin, std::int64_t end, Reduce&& reduce) const {
+        with_type(job_.out, [&](auto* null) {
+            using To = std::remove_pointer_t<decltype(null)>;
+            for (std::int64_t r = begin; r < end; ++r) {
+                const Offsets at = row(r);
+                reinterpret_cast<To*>(y_)[at.y] = narrow_scalar<To>(reduce(reinterpret_cast<const T*>(x_row(at))));
+            }
+        });
     }
 
     void reduce_row(std::int64_t r) const {
