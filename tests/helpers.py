@@ -14,6 +14,16 @@ SOFTMAX_FAMILY = ("softmax", "log_softmax", "logsumexp")
 REDUCTIONS = ("sum", "mean", "amax", "amin")
 ELEMENTWISE = ("softmax", "log_softmax")
 KINDS = ("numpy", "torch")
+# The error allowed in ULP over anything that may come, broadcast rows, whose roundings all have one sign, too. What is
+# reached on random data is the table of test_numbers.py.
+LIMITS = {
+    **{(op, dtype): 0.52 for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for dtype in ("float16", "bfloat16")},
+    **{(op, "float32"): limit for op, limit in zip((*SOFTMAX_FAMILY, "sum", "mean"), (8, 2, 1.5, 3, 3), strict=True)},
+    **{(op, "float64"): limit for op, limit in zip((*SOFTMAX_FAMILY, "sum", "mean"), (12, 40, 6, 6, 6), strict=True)},
+    **{(op, dtype): 0 for op in ("amax", "amin") for dtype in DTYPES},
+}
+# Results of these nearer to zero than 1 are measured in ULP of 1, the size of the terms they are a difference of.
+FLOORS = {op: 1.0 if op in ("log_softmax", "logsumexp") else 0.0 for op in (*SOFTMAX_FAMILY, *REDUCTIONS)}
 TESTS = Path(__file__).resolve().parent
 
 

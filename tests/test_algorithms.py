@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import DTYPES, KINDS, SOFTMAX_FAMILY, as_kind, nan_filled, random_array, to_numpy
+from helpers import DTYPES, FLOORS, KINDS, LIMITS, SOFTMAX_FAMILY, as_kind, nan_filled, random_array, to_numpy
 from ulp import max_ulp
 
 import onepass
@@ -83,7 +83,7 @@ def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, kind, 
             out = nan_filled(expected.shape, x.dtype)
             getattr(onepass, op)(given, dim, out=as_kind(out, kind), algorithm=algorithm)
             assert _engine.last_algorithm() == algorithm
-            assert max_ulp(out, expected, floor=0.0 if op == "softmax" else 1.0) <= 2, (op, dtype)
+            assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (op, dtype)
             fresh = getattr(onepass, op)(given, dim, algorithm=algorithm)
             np.testing.assert_array_equal(to_numpy(fresh), out)
 

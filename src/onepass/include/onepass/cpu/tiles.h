@@ -56,11 +56,17 @@ class Tiles {
         const std::int64_t units = job_.rows * tiles_;
         if (job_.split) return run_split(units);
         auto body = [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t u = begin; u < end; ++u) whole_unit(unit(u));
+            if (job_.resident && job_.op == Op::softmax) {
+                resident_units<true>(begin, end);
+            } else if (job_.resident && job_.op == Op::log_softmax) {
+                resident_units<false>(begin, end);
+            } else {
+                for (std::int64_t u = begin; u < end; ++u) chunked_unit(unit(u));
+            }
             if (past_cache_) stream_fence();
         };
         const std::int64_t bytes = job_.length * width_ * size_of(job_.in);
-        const std::int64_t by_size = (std::int64_t{64} << 10) / bytes + 1;
+        const std::int64_t by_size = (std::int64_t{1} << 20) / bytes + 1;
         const std::int64_t by_share = units / (job_.threads * 4) + 1;
         parallel_ranges(units, by_size < by_share ? by_size : by_share, job_.threads, body);
     }
@@ -128,6 +134,9 @@ class Tiles {
 
     T* input_buffer() const { return x_direct_ ? nullptr : scratch_of<T>(Scratch::input, Columns<C>::kMost); }
 
+    // Columns that differ; packed, the others repeat them.
+    int distinct(const Unit& u) const { return packed_ ? static_cast<int>(inner_) : u.width; }
+
     static int padded(int width) { return (width + W - 1) / W * W; }
 
     // packed: every group of columns that is one inner element gets the combination of all.
@@ -144,8 +153,10 @@ class Tiles {
     // ---- the state of rows [begin, end) of a tile, one Partial per column ----
 
     // Fills c.max, the anchors and c.total; `keep`, if not null, receives the exponentials, `padded` per row.
-    template <bool kWide>
-    void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep) const {
+    // beside(d) is work to do next to row d.
+    template <bool kWide, class Beside>
+    void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                      Beside&& beside) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
@@ -175,6 +186,7 @@ class Tiles {
                         store(c.sum + j, load(c.sum + j) + e);
                     }
                 });
+                beside(d);
             }
             if constexpr (!kWide) {
                 for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
@@ -216,8 +228,8 @@ class Tiles {
 
     template <bool kWide>
     void states(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
-        exponentials<kWide>(u, begin, end, c, nullptr);
-        for (int j = 0; j < u.width; ++j) {
+        exponentials<kWide>(u, begin, end, c, nullptr, Nothing{});
+        for (int j = 0; j < distinct(u); ++j) {
             const bool infinite = is_infinite(c.max[j]);
             partial[j] = {infinite ? static_cast<double>(c.max[j]) : log_of_anchor<C>(c.shift[j], c.magic[j]),
                           infinite ? c.total[j] : c.total[j] * kUnbias<C>};
@@ -237,7 +249,7 @@ class Tiles {
             for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
         }
         fold(c.total, [](double a, double b) { return a + b; });
-        for (int j = 0; j < u.width; ++j) partial[j] = {0, c.total[j]};
+        for (int j = 0; j < distinct(u); ++j) partial[j] = {0, c.total[j]};
     }
 
     template <int kSign>
@@ -255,7 +267,7 @@ class Tiles {
         }
         fold(c.max, [](C a, C b) { return (kSign > 0 ? b > a : b < a) ? b : a; });
         fold(c.sum, [](C a, C b) { return a + b; });
-        for (int j = 0; j < u.width; ++j) {
+        for (int j = 0; j < distinct(u); ++j) {
             partial[j] = {static_cast<double>(c.sum[j] != c.sum[j] ? c.sum[j] : c.max[j]), 0};
         }
     }
@@ -277,7 +289,14 @@ class Tiles {
     // The epilogue's per-column constants from the totals.
     void prepare(const Unit& u, const Partial* total, Columns<C>& c) const {
         for (int j = 0; j < u.width; ++j) {
-            if (job_.op == Op::softmax) {
+            const int same = j - distinct(u);
+            if (same >= 0) {
+                c.shift[j] = c.shift[same];
+                c.floor[j] = c.floor[same];
+                c.magic[j] = c.magic[same];
+                c.scale[j] = c.scale[same];
+                c.scale_low[j] = c.scale_low[same];
+            } else if (job_.op == Op::softmax) {
                 const auto op = softmax_op<C>(total[j]);
                 c.shift[j] = op.anchor.shift.v[0];
                 c.floor[j] = op.anchor.floor.v[0];
@@ -326,32 +345,60 @@ class Tiles {
         });
     }
 
+    template <bool kSoftmax>
+    void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c) const {
+        const int width = row_width(u, d);
+        const T* x = read(u, d, width, input_buffer());
+        write_row(u, d, width, InputSource<kSoftmax>{x, c});
+    }
+
     void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end, const Columns<C>& c) const {
-        T* buffer = input_buffer();
         for (std::int64_t d = end; d-- > begin;) {
-            const int width = row_width(u, d);
-            const T* x = read(u, d, width, buffer);
-            fetch(u, d - kAhead, width);
-            if (job_.op == Op::softmax) {
-                write_row(u, d, width, InputSource<true>{x, c});
-            } else {
-                write_row(u, d, width, InputSource<false>{x, c});
-            }
+            fetch(u, d - kAhead, u.width);
+            job_.op == Op::softmax ? write_row_from_input<true>(u, d, c) : write_row_from_input<false>(u, d, c);
         }
     }
 
     void write_reduced(const Unit& u, const Partial* total) const {
-        const int columns = packed_ ? static_cast<int>(inner_) : u.width;
-        for (int j = 0; j < columns; ++j) {
+        for (int j = 0; j < distinct(u); ++j) {
             write_scalar(u.y, job_.out, j * job_.inner.y_stride, finish(job_.op, total[j], job_.length));
         }
     }
 
-    void resident_softmax(const Unit& u, Columns<C>& c) const {
-        const int width = padded(u.width);
-        C* keep = scratch_of<C>(Scratch::values, tile_rows() * width + W);  // vectors may reach past the last
-        exponentials<false>(u, 0, tile_rows(), c, keep);
-        for (int j = 0; j < width; ++j) {
+    // The results of a tile are written while the exponentials of the next one are computed, row by row.
+    template <bool kSoftmax>
+    void resident_units(std::int64_t begin, std::int64_t end) const {
+        Columns<C> columns[2];
+        const std::int64_t size = tile_rows() * padded(static_cast<int>(width_)) + W;  // vectors may reach past the last
+        C* keep[2] = {nullptr, nullptr};
+        if constexpr (kSoftmax) {
+            keep[0] = scratch_of<C>(Scratch::values, 2 * size);
+            keep[1] = keep[0] + size;
+        }
+        const auto write = [&](std::int64_t u, std::int64_t d) {
+            const Unit ready = unit(u);
+            if constexpr (kSoftmax) {
+                write_row(ready, d, row_width(ready, d), KeptSource{keep[u & 1] + d * padded(ready.width), columns[u & 1]});
+            } else {
+                write_row_from_input<false>(ready, d, columns[u & 1]);
+            }
+        };
+        for (std::int64_t i = begin; i < end; ++i) {
+            const Unit u = unit(i);
+            Columns<C>& c = columns[i & 1];
+            const Unit next = unit(i + 1 < end ? i + 1 : i);
+            const auto beside = [&](std::int64_t d) {
+                fetch(next, d, next.width);
+                if (i > begin) write(i - 1, d);
+            };
+            exponentials<!kSoftmax>(u, 0, tile_rows(), c, keep[i & 1], beside);
+            kSoftmax ? prepare_scales(u, c) : prepare_lse(u, c);
+        }
+        for (std::int64_t d = 0; d < tile_rows(); ++d) write(end - 1, d);
+    }
+
+    static void prepare_scales(const Unit& u, Columns<C>& c) {
+        for (int j = 0; j < padded(u.width); ++j) {
             const double scale = 1.0 / c.total[j];
             c.scale[j] = static_cast<C>(scale);
             c.scale_low[j] = sizeof(C) == 4 ? static_cast<C>(scale - static_cast<double>(c.scale[j]))
@@ -360,29 +407,22 @@ class Tiles {
         for (int j = 0; j < u.width; ++j) {
             if (is_infinite(c.max[j])) c.scale[j] = static_cast<C>(__builtin_nan(""));
         }
-        for (std::int64_t d = 0; d < tile_rows(); ++d) {
-            write_row(u, d, row_width(u, d), KeptSource{keep + d * width, c});
-        }
     }
 
-    void resident_log_softmax(const Unit& u, Columns<C>& c) const {
-        exponentials<true>(u, 0, tile_rows(), c, nullptr);
+    static void prepare_lse(const Unit& u, Columns<C>& c) {
         for (int j = 0; j < padded(u.width); ++j) {
             split_lse(static_cast<double>(c.max[j]), c.total[j] * kUnbias<C>, c.scale[j], c.scale_low[j]);
         }
-        write_from_input(u, 0, tile_rows(), c);
     }
 
-    void whole_unit(const Unit& u) const {
+    void chunked_unit(const Unit& u) const {
         Columns<C> c;
-        if (job_.resident && job_.op == Op::softmax) return resident_softmax(u, c);
-        if (job_.resident && job_.op == Op::log_softmax) return resident_log_softmax(u, c);
         Partial* total = scratch_of<Partial>(Scratch::states, 2 * Columns<C>::kMost);
         Partial* part = total + Columns<C>::kMost;
-        for (int j = 0; j < u.width; ++j) total[j] = empty_partial(job_.op);
+        for (int j = 0; j < distinct(u); ++j) total[j] = empty_partial(job_.op);
         for (std::int64_t k = 0; k < chunks(); ++k) {
             chunk_partials(u, k * chunk_rows(), chunk_end(k), c, part);
-            for (int j = 0; j < u.width; ++j) merge(job_.op, total[j], part[j]);
+            for (int j = 0; j < distinct(u); ++j) merge(job_.op, total[j], part[j]);
         }
         if (!is_elementwise(job_.op)) return write_reduced(u, total);
         prepare(u, total, c);
@@ -403,7 +443,7 @@ class Tiles {
         parallel_ranges(units * chunks(), 1, job_.threads, read);
         for (std::int64_t i = 0; i < units; ++i) {
             const Unit u = unit(i);
-            for (int j = 0; j < u.width; ++j) {
+            for (int j = 0; j < distinct(u); ++j) {
                 Partial all = empty_partial(job_.op);
                 for (std::int64_t k = 0; k < chunks(); ++k) merge(job_.op, all, part[(i * chunks() + k) * kMost + j]);
                 total[i * kMost + j] = all;
