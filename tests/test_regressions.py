@@ -119,11 +119,11 @@ def test_c5_rows_that_are_not_next_to_each_other(op, kind):
 def test_c5_expanded_tensors(op):
     """Stride 0 was read out of bounds."""
     for x, shape, dim in (
-        (torch.randn(777), (5, 777), 1),
-        (torch.randn(777), (5, 777), 0),
-        (torch.randn(40, 1), (40, 333), 1),
-        (torch.randn(40, 1), (40, 333), 0),
-        (torch.randn(1, 1), (30, 70), 0),
+        (torch.rand(777), (5, 777), 1),
+        (torch.rand(777), (5, 777), 0),
+        (torch.rand(40, 1), (40, 333), 1),
+        (torch.rand(40, 1), (40, 333), 0),
+        (torch.rand(1, 1), (30, 70), 0),
     ):
         assert_right(op, x.expand(shape), dim)
 

@@ -35,7 +35,7 @@ _PARALLEL_ELEMENTS = 1 << 15
 _ROWS_PER_THREAD = 4
 # Inner axes of 2..16 elements go to `packed` when a row and its neighbours are at least this many elements.
 _PACKED_INNER = 16
-_PACKED_ELEMENTS = 64
+_PACKED_ELEMENTS = 8
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,15 @@ class Tiles {
     Tiles(const Job& job, const void* x, void* y)
         : job_(job), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)), packed_(job.algorithm == Algorithm::packed) {
         inner_ = job.inner.size;
-        // packed: enough vectors in a tile row that the running values of one are not waited for
-        const std::int64_t vectors = packed_ ? inner_ * ((8 + inner_ - 1) / inner_) : 0;
+        // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough, so
+        // that the running values of one vector are not waited for
+        std::int64_t vectors = 0;
+        if (packed_) {
+            std::int64_t common = W;
+            while (inner_ % common != 0) common /= 2;
+            vectors = inner_ / common;
+            while (2 * vectors <= 16 && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
+        }
         steps_ = packed_ ? vectors * W / inner_ : 1;
         width_ = packed_ ? vectors * W : job.tile;
         tiles_ = packed_ ? 1 : (inner_ + width_ - 1) / width_;
