@@ -22,6 +22,8 @@ PyObject* bfloat16_descr = nullptr;
 int bfloat16_number = -1;
 PyObject* requires_grad_name = nullptr;
 PyObject* is_neg_name = nullptr;
+PyObject* forward_ad_dict = nullptr;  // of torch.autograd.forward_ad, once torch has been seen
+PyObject* level_name = nullptr;
 
 bool numpy_dtype(int number, DType& dtype) {
     switch (number) {
@@ -57,10 +59,19 @@ bool attribute_is(PyObject* object, PyObject* name, bool call, PyObject* expecte
     return is;
 }
 
+// Inside torch's forward-mode differentiation any tensor may carry a tangent, which DLPack does not show.
+bool in_forward_ad() {
+    PyObject* level = forward_ad_dict ? PyDict_GetItem(forward_ad_dict, level_name) : nullptr;
+    if (!level) return false;
+    const long value = PyLong_AsLong(level);
+    if (value == -1) PyErr_Clear();
+    return value >= 0;
+}
+
 bool view_exchange(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view) {
     // DLPack says nothing of gradients, nor of torch's lazy negation.
     if (!attribute_is(object, requires_grad_name, false, Py_False)) return false;
-    if (!attribute_is(object, is_neg_name, true, Py_False)) return false;
+    if (!attribute_is(object, is_neg_name, true, Py_False) || in_forward_ad()) return false;
     dlpack::Tensor tensor;
     if (api->view_of_object(object, &tensor) != 0) {
         PyErr_Clear();
@@ -89,7 +100,7 @@ bool view_exchange(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& 
         view.strides[i] = tensor.strides ? tensor.strides[i] : contiguous;
         contiguous *= view.shape[i];
     }
-    return true;
+    return tensor.data || contiguous == 0;  // a wrapper (torch.func.functionalize) has elements but no memory
 }
 
 void set_memory_error(std::size_t bytes) {
@@ -219,7 +230,8 @@ void span_of(const ArrayView& v, const char*& low, const char*& high) {
 bool import_numpy() {
     requires_grad_name = PyUnicode_InternFromString("requires_grad");
     is_neg_name = PyUnicode_InternFromString("is_neg");
-    return requires_grad_name && is_neg_name && _import_array() >= 0;
+    level_name = PyUnicode_InternFromString("_current_level");
+    return requires_grad_name && is_neg_name && level_name && _import_array() >= 0;
 }
 
 bool view_array(PyObject* object, ArrayView& view) {
@@ -255,6 +267,12 @@ bool register_exchange_type(PyObject* type) {
     Py_INCREF(type);
     exchange_types.push_back({type, api});
     return true;
+}
+
+void watch_forward_ad(PyObject* module_dict) {
+    if (forward_ad_dict) return;
+    Py_INCREF(module_dict);
+    forward_ad_dict = module_dict;
 }
 
 void register_bfloat16(PyObject* numpy_dtype) {

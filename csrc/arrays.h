@@ -32,6 +32,8 @@ PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int
 
 // Tensor types whose instances may be read through the C exchange API. False if the type has none.
 bool register_exchange_type(PyObject* type);
+// The dictionary of torch.autograd.forward_ad, whose `_current_level` says whether tensors may carry tangents.
+void watch_forward_ad(PyObject* module_dict);
 void register_bfloat16(PyObject* numpy_dtype);
 
 enum class Overlap { none, same, some };

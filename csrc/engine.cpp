@@ -160,6 +160,7 @@ NB_MODULE(_engine, m) {
     m.def("forget_all", &forget_all);
     m.def("last_algorithm", &last_algorithm);
     m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });
+    m.def("watch_forward_ad", [](nb::dict module_dict) { watch_forward_ad(module_dict.ptr()); });
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
     m.def("register_dtype", [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });
     m.def("isa", [] { return std::string(kernels().isa); });

@@ -1,5 +1,6 @@
 """Every algorithm, asserted to be the one that ran; and which one the planner takes, with the reason."""
 
+import math
 import threading
 
 import numpy as np
@@ -44,8 +45,8 @@ SHAPES = {
     "strided": [
         ((64, 100), 0, "a tile of several vectors"),
         ((5, 33, 71), 1, "a middle dim, an odd inner"),
-        ((3, 1000, 196), 1, "an image"),
-        ((40_000, 40), 0, "too long to wait in cache"),
+        ((2, 1000, 196), 1, "an image"),
+        ((20_000, 40), 0, "too long to wait in cache"),
         ((129, 3000), 0, "many tiles"),
         ((50, 17), 0, "an inner dim just past packed"),
     ],
@@ -53,7 +54,7 @@ SHAPES = {
         ((7, 333, 16), 1, "the widest"),
         ((1000, 2), 0, "the narrowest"),
         ((100, 50, 3), 1, "an inner dim that no vector divides by"),
-        ((60_000, 5), 0, "too long to wait in cache"),
+        ((60_001, 5), 0, "too long to wait in cache"),
         ((4, 1000, 8), 1, "half a vector or a whole one"),
     ],
 }
@@ -69,23 +70,24 @@ def longest_in_registers(dtype):
     return 8 * _engine.vector_bytes() // (8 if dtype == "float64" else 4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("algorithm", "shape", "dim"), CASES)
-def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, kind, threads):
+def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, threads):
     threads(3)
-    for dtype in DTYPES:
+    for dtype in DTYPES if math.prod(shape) < 300_000 else ("float32", "bfloat16"):
         x = random_array(shape, dtype, sigma=3)
-        given = as_kind(x, kind)
         for op in SOFTMAX_FAMILY:
             if algorithm == "registers" and (op == "logsumexp" or shape[-1] > longest_in_registers(dtype)):
                 continue
+            function = getattr(onepass, op)
             expected = getattr(reference, op)(x, dim, dtype=np.longdouble)
-            out = nan_filled(expected.shape, x.dtype)
-            getattr(onepass, op)(given, dim, out=as_kind(out, kind), algorithm=algorithm)
-            assert _engine.last_algorithm() == algorithm
-            assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (op, dtype)
-            fresh = getattr(onepass, op)(given, dim, algorithm=algorithm)
-            np.testing.assert_array_equal(to_numpy(fresh), out)
+            for kind in KINDS:
+                given, out = as_kind(x, kind), nan_filled(expected.shape, x.dtype)
+                function(given, dim, out=as_kind(out, kind), algorithm=algorithm)
+                assert _engine.last_algorithm() == algorithm
+                assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (op, dtype, kind)
+                fresh = function(given, dim, algorithm=algorithm)
+                assert _engine.last_algorithm() == algorithm
+                np.testing.assert_array_equal(to_numpy(fresh), out)
 
 
 # (operation, shape, dtype, dim) -> algorithm: the reason. Sizes far from any threshold, for processors of any cache.

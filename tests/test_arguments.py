@@ -214,6 +214,20 @@ def test_gradients_may_be_off_or_detached(op):
         function(x)
 
 
+@pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum"])
+def test_a_forward_mode_tangent_is_not_dropped(op):
+    """A dual tensor does not require grad, and looks like any other."""
+    from torch.autograd import forward_ad
+
+    function = getattr(onepass, op)
+    function(T)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(T.clone(), torch.ones_like(T))
+        with pytest.raises((ValueError, TypeError), match=f"^{op}: .*(tangent|forward)"):
+            function(dual)
+    assert torch.equal(function(T), function(T.clone())), "usable afterwards"
+
+
 def test_functions_of_the_module_check_theirs():
     for n in (0, -1, 10**9):
         raises(ValueError, "set_num_threads", ["n", str(n)], lambda n=n: onepass.set_num_threads(n))

@@ -9,7 +9,18 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import DTYPES, ELEMENTWISE, FLOORS, LIMITS, REDUCTIONS, SOFTMAX_FAMILY, same_bits, to_numpy, to_torch, torch_dtype
+from helpers import (
+    DTYPES,
+    ELEMENTWISE,
+    FLOORS,
+    LIMITS,
+    REDUCTIONS,
+    SOFTMAX_FAMILY,
+    same_bits,
+    to_numpy,
+    to_torch,
+    torch_dtype,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from ulp import ulp_error

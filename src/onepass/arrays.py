@@ -114,6 +114,8 @@ def _from_torch(op: str, torch: Any, x: Any, dtype: str | None) -> Input:
             f"{op}: x is a {type(x).__module__}.{type(x).__name__}, a subclass of torch.Tensor that onepass does not "
             "know; pass x.as_subclass(torch.Tensor), or use torch's own function"
         )
+    if x.is_nested:
+        raise TypeError(f"{op}: x is a nested tensor; pass x.to_padded_tensor(...), or use torch's own function")
     shape = tuple(x.shape)
     if x.requires_grad:
         if torch.is_grad_enabled():
@@ -136,10 +138,29 @@ def _from_torch(op: str, torch: Any, x: Any, dtype: str | None) -> Input:
     name = str(x.dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise TypeError(f"{op}: x of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to")
+    forward_ad = torch.autograd.forward_ad
+    _engine.watch_forward_ad(vars(forward_ad))
+    if forward_ad._current_level >= 0:
+        if forward_ad.unpack_dual(x).tangent is not None:
+            raise ValueError(
+                f"{op}: x of shape {shape}, dtype {x.dtype} carries a forward-mode tangent, and onepass records no "
+                "gradient yet; use torch's own function there"
+            )
+        # The engine reads no tensor inside a dual level; NumPy's view of the same memory has no tangent to lose.
+        return _from_torch_memory(op, torch, x, name)
     if x.is_neg():
         x = x.resolve_neg()
-    if _engine.register_exchange_type(type(x)) and _engine.describe(x) is not None:
+    if _engine.register_exchange_type(type(x)):
+        if _engine.describe(x) is None:
+            raise TypeError(
+                f"{op}: x of shape {shape} is a torch.Tensor without plain memory of its own, as inside torch.func "
+                "transforms and nested tensors; use torch's own function there"
+            )
         return _describe(op, x, x, _identity)
+    return _from_torch_memory(op, torch, x, name)
+
+
+def _from_torch_memory(op: str, torch: Any, x: Any, name: str) -> Input:
     # torch before 2.10 has no C exchange API; NumPy's view of the same memory serves.
     if name == "bfloat16":
         import ml_dtypes

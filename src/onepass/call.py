@@ -52,7 +52,7 @@ def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any,
     dims = normalize_dims(op, dim, source.shape)
     result_dtype = result_dtype or source.dtype
     if op in ("amax", "amin"):
-        _check_not_empty(op, source.shape, dims)
+        check_not_empty(op, source.shape, dims)
     result_strides = None
     if out is not None:
         shape = source.shape if op in ELEMENTWISE else reduced_shape(source.shape, dims, keepdim)
@@ -81,7 +81,8 @@ def _nothing(problem: Problem) -> Problem:
     return replace(problem, outer=(Axis(0, 0, 0),), reduce=())
 
 
-def _check_not_empty(op: str, shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+def check_not_empty(op: str, shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    """An empty row has no largest and no smallest element."""
     if any(shape[d] == 0 for d in dims) and all(shape[i] for i in range(len(shape)) if i not in dims):
         raise ValueError(f"{op}: dim {dims} of an input of shape {shape} is empty, and there is no {op} of nothing")
 

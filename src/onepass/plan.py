@@ -96,7 +96,7 @@ def _direct(problem: Problem) -> bool:
 
 def _inner_axis(problem: Problem) -> int | None:
     """Which kept axis tiles should run along: the one that is faster in memory than the reduced axis, if any."""
-    if _contiguous_reduce(problem) or len(problem.reduce) != 1 or problem.length == 0:
+    if _contiguous_reduce(problem) or len(problem.reduce) != 1 or problem.rows * problem.length == 0:
         return None
     best = None
     for i, axis in enumerate(problem.outer):

@@ -18,9 +18,12 @@ _SUM, _MEAN, _AMAX, _AMIN = 3, 4, 5, 6  # the engine's numbers of these operatio
 
 def _cold(op: str, x: Any, dim: Dim, keepdim: bool, out: Any) -> Any:
     if isinstance(x, np.ndarray) and x.dtype.kind in "biu" and not isinstance(x, np.ma.MaskedArray):
+        from .call import check_not_empty
         from .problem import normalize_dims
 
         dims = normalize_dims(op, dim, x.shape)
+        if op in ("amax", "amin"):
+            check_not_empty(op, x.shape, dims)
         return getattr(np, op)(x, axis=dims, keepdims=keepdim, out=out)
     from .call import plan_and_run
 

@@ -10,7 +10,8 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// A part of a row, reduced. Exponentials: a RowState. sum and mean: d. amax and amin: m, NaN if there was one.
+// A part of a row, reduced. Exponentials: a RowState. sum and mean: d, and in m what its additions have lost. amax and
+// amin: m, NaN if there was one.
 using Partial = RowState<double>;
 
 inline Partial empty_partial(Op op) {
@@ -25,7 +26,15 @@ inline Partial empty_partial(Op op) {
 inline void merge(Op op, Partial& total, const Partial& part) {
     switch (op) {
         case Op::sum:
-        case Op::mean: total.d += part.d; break;
+        case Op::mean: {
+            const double sum = total.d + part.d;
+            const double back = sum - total.d;
+            const double lost = (total.d - (sum - back)) + (part.d - back);
+            if (lost == lost) total.m += lost;  // an infinite sum has lost NaN
+            total.m += part.m;
+            total.d = sum;
+            break;
+        }
         case Op::amax:
             if (part.m > total.m || part.m != part.m) total.m = part.m;
             break;
@@ -38,8 +47,8 @@ inline void merge(Op op, Partial& total, const Partial& part) {
 
 inline double finish(Op op, const Partial& total, std::int64_t length) {
     switch (op) {
-        case Op::sum: return total.d;
-        case Op::mean: return total.d / static_cast<double>(length);
+        case Op::sum: return total.d + total.m;
+        case Op::mean: return (total.d + total.m) / static_cast<double>(length);
         case Op::amax:
         case Op::amin: return total.m;
         default: return total.lse();

@@ -132,9 +132,9 @@ class Rows {
             for (int r = 0; r < kRows; ++r) top[r] = top_of(v[r]);
             for (int r = 0; r < kRows; ++r) {
                 const auto anchor = anchor_at(Vec<C>(top[r]), true);
-                VecD a(0.0), b(0.0);
-                for (const Vec<C>& x : v[r]) add_to(a, b, exp_anchored(x, anchor));
-                sum[r] = reduce_sum(a + b) * kUnbias<C>;
+                WideSum all;
+                for (const Vec<C>& x : v[r]) all.add(exp_anchored(x, anchor));
+                sum[r] = all.value() * kUnbias<C>;
             }
             for (int r = 0; r < kRows; ++r) split_lse(static_cast<double>(top[r]), sum[r], high[r], low[r]);
             for (int r = 0; r < kRows; ++r) {

@@ -47,15 +47,45 @@ inline bool has_nan(const T* x, std::int64_t n) {
     return false;
 }
 
-template <class C>
-inline void add_to(VecD& low, VecD& high, Vec<C> v) {
-    if constexpr (sizeof(C) == 4) {
-        low = low + low_half(v);
-        high = high + high_half(v);
-    } else {
-        low = low + v;
-    }
+// sum + lost is a + b exactly (Knuth's TwoSum).
+template <class D>
+inline void two_sum(D a, D b, D& sum, D& lost) {
+    sum = a + b;
+    const D back = sum - a;
+    lost = (a - (sum - back)) + (b - back);
 }
+
+// A float64 sum over vectors. Of float32 vectors: one running sum for each half. Of float64 vectors, where there is no
+// wider type to add up in: the running sum, and what its additions have lost.
+struct WideSum {
+    VecD a{0.0};
+    VecD b{0.0};
+
+    void add(VecF v) {
+        a = a + low_half(v);
+        b = b + high_half(v);
+        exact_ = false;
+    }
+    void add(VecD v) {
+        VecD lost;
+        two_sum(a, v, a, lost);
+        b = b + lost;
+    }
+    double value() const {
+        if (!exact_) return reduce_sum(a + b);
+        double sum = 0, lost_all = 0;
+        for (int i = 0; i < kLanes<double>; ++i) {
+            double lost;
+            two_sum(sum, static_cast<double>(a.v[i]), sum, lost);
+            lost_all += lost + b.v[i];
+        }
+        // An infinite sum has lost NaN.
+        return lost_all == lost_all ? sum + lost_all : sum;
+    }
+
+   private:
+    bool exact_ = true;
+};
 
 // Work done beside a pass, once per four vectors: fetching what comes next, writing what is ready.
 struct Nothing {
@@ -79,7 +109,8 @@ struct Fetch {
 // throughout: the sum of a row with one dominant element keeps what the others add.
 template <bool kWide, bool kKeep, bool kShifted, class T, class Beside, class C = Compute<T>>
 inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor, C* keep, Beside&& beside) {
-    VecD low(0.0), high(0.0);
+    constexpr bool kDirect = kWide || sizeof(C) == 8;
+    WideSum total;
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
@@ -92,16 +123,16 @@ inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>
                     store_n(keep + begin + i, e, lanes);
                 }
             }
-            if constexpr (kWide) {
-                add_to(low, high, e);
+            if constexpr (kDirect) {
+                total.add(e);
             } else {
                 sum[k] = sum[k] + e;
             }
             if (k == 3) beside(begin + i - 3 * kLanes<C>);
         });
-        if constexpr (!kWide) add_to(low, high, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+        if constexpr (!kDirect) total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
-    return reduce_sum(low + high);
+    return total.value();
 }
 
 // The state of a span whose maximum is not finite, where there is nothing to exponentiate.
@@ -127,14 +158,20 @@ inline Partial state_of(const T* x, std::int64_t n, const T* next) {
 template <class T>
 inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
-    VecD low(0.0), high(0.0);
+    WideSum total;
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
-        visit_vectors(x + begin, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) { sum[k] = sum[k] + v; });
-        add_to(low, high, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+        visit_vectors(x + begin, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) {
+            if constexpr (sizeof(C) == 8) {
+                total.add(v);
+            } else {
+                sum[k] = sum[k] + v;
+            }
+        });
+        if constexpr (sizeof(C) == 4) total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
-    return reduce_sum(low + high);
+    return total.value();
 }
 
 // kSign = 1: the maximum, -1: the minimum. NaN if there is one.
@@ -173,12 +210,21 @@ inline SoftmaxOp<Vec<C>, true> softmax_op(Partial total) {
     return {anchor, Vec<C>(high), Vec<C>(low)};
 }
 
+// m + log(d) in two parts.
 template <class C>
 inline void split_lse(double m, double d, C& high, C& low) {
-    const double s = log_of_sum(d);
-    const double sum = m + s;
-    const double back = sum - m;
-    const double rest = (m - (sum - back)) + (s - back);
+    double s, s_low;
+    if constexpr (sizeof(C) == 4) {
+        s = log_of_sum(d);
+        s_low = 0;
+    } else {  // a float64 result shows the rounding of a float64 logarithm
+        const long double wide = ::logl(d);
+        s = static_cast<double>(wide);
+        s_low = static_cast<double>(wide - static_cast<long double>(s));
+    }
+    double sum, rest;
+    two_sum(m, s, sum, rest);
+    rest += s_low;
     const double h = is_infinite(m) ? __builtin_nan("") : sum;
     high = static_cast<C>(h);
     low = static_cast<C>((h - static_cast<double>(high)) + rest);

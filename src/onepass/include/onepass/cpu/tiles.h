@@ -29,6 +29,7 @@ struct alignas(64) Columns {
     C scale[kMost];
     C scale_low[kMost];
     double total[kMost];
+    double lost[kMost];  // by the additions to total, where C is float64
 };
 
 template <class T>
@@ -164,6 +165,7 @@ class Tiles {
     template <bool kWide, class Beside>
     void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
                       Beside&& beside) const {
+        constexpr bool kDirect = kWide || sizeof(C) == 8;
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
@@ -178,7 +180,7 @@ class Tiles {
             store(c.floor + j, anchor.floor);
             store(c.magic + j, anchor.magic);
         }
-        for (int j = 0; j < width; ++j) c.total[j] = 0;
+        clear_totals(c, width);
         for (std::int64_t block = begin; block < end; block += kBlock) {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
@@ -187,28 +189,44 @@ class Tiles {
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) {
                     const V e = exp_anchored(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
                     if (kept) store(kept + j, e);
-                    if constexpr (kWide) {
-                        add_to_total(c.total + j, e);
+                    if constexpr (kDirect) {
+                        add_to_total(c, j, e);
                     } else {
                         store(c.sum + j, load(c.sum + j) + e);
                     }
                 });
                 beside(d);
             }
-            if constexpr (!kWide) {
+            if constexpr (!kDirect) {
                 for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
             }
         }
-        fold(c.total, [](double a, double b) { return a + b; });
+        finish_totals(c, width);
         mend_infinities(u, begin, end, c);
     }
 
-    static void add_to_total(double* total, V e) {
-        VecD low = load(total), high(0.0);
-        if constexpr (sizeof(C) == 4) high = load(total + kLanes<double>);
-        add_to(low, high, e);
-        store(total, low);
-        if constexpr (sizeof(C) == 4) store(total + kLanes<double>, high);
+    static void add_to_total(Columns<C>& c, int j, V v) {
+        if constexpr (sizeof(C) == 4) {
+            store(c.total + j, load(c.total + j) + low_half(v));
+            store(c.total + j + kLanes<double>, load(c.total + j + kLanes<double>) + high_half(v));
+        } else {
+            VecD sum, lost;
+            two_sum(load(c.total + j), v, sum, lost);
+            store(c.total + j, sum);
+            store(c.lost + j, load(c.lost + j) + lost);
+        }
+    }
+
+    static void clear_totals(Columns<C>& c, int width) {
+        for (int j = 0; j < width; ++j) c.total[j] = c.lost[j] = 0;
+    }
+
+    // An infinite total has lost NaN.
+    void finish_totals(Columns<C>& c, int width) const {
+        if constexpr (sizeof(C) == 8) {
+            for (int j = 0; j < width; ++j) c.total[j] += c.lost[j] == c.lost[j] ? c.lost[j] : 0;
+        }
+        fold(c.total, [](double a, double b) { return a + b; });
     }
 
     static constexpr C largest_finite() { return sizeof(C) == 4 ? static_cast<C>(0x1.fffffep127) : static_cast<C>(0x1.fffffffffffffp1023); }
@@ -246,16 +264,24 @@ class Tiles {
     void sums(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
-        for (int j = 0; j < width; ++j) c.total[j] = 0;
+        clear_totals(c, width);
         for (std::int64_t block = begin; block < end; block += kBlock) {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
             for (std::int64_t d = block; d < stop; ++d) {
-                visit_row(u, d, buffer, C(0), [&](int j, V v) { store(c.sum + j, load(c.sum + j) + v); });
+                visit_row(u, d, buffer, C(0), [&](int j, V v) {
+                    if constexpr (sizeof(C) == 8) {
+                        add_to_total(c, j, v);
+                    } else {
+                        store(c.sum + j, load(c.sum + j) + v);
+                    }
+                });
             }
-            for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
+            if constexpr (sizeof(C) == 4) {
+                for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
+            }
         }
-        fold(c.total, [](double a, double b) { return a + b; });
+        finish_totals(c, width);
         for (int j = 0; j < distinct(u); ++j) partial[j] = {0, c.total[j]};
     }
 
