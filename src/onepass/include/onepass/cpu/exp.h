@@ -16,6 +16,7 @@
 
 // after the scalar exp and log that it uses
 #include "../ops.h"
+#include "job.h"
 #include "simd.h"
 
 namespace onepass {
@@ -71,7 +72,7 @@ inline constexpr double kUnbias<double> = 0x1p-500;
 // exp(x - anchor) * 2^kBias, to better than 1 ULP. NaN gives NaN; -inf and everything far below gives 2^-110 or less,
 // which is 2^-170 or less once unbiased.
 template <class C, bool kShifted>
-inline Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
+ONEPASS_INLINE Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
     using Table = ExpTable<C>;
     if constexpr (kShifted) x = x - anchor.shift;
     x = max(anchor.floor, x);

@@ -6,6 +6,9 @@
 // Always inlined: a function that one instruction set's object file emits must not be linked into another's.
 #define ONEPASS_INLINE __attribute__((always_inline)) inline
 
+// On a lambda that is the body of an inner loop: left to itself the compiler may call it, with its sums in memory.
+#define ONEPASS_INLINE_BODY __attribute__((always_inline))
+
 namespace onepass {
 
 enum class DType : std::uint8_t { f32, f64, f16, bf16 };

@@ -231,7 +231,7 @@ class Rows {
                          Ready* ready) {
         if (!ready) return exponentials<kSoftmax>(x, n, anchor, keep, fetch);
         Ready writer = *ready;  // a copy whose address nobody has stays in registers
-        const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) {
+        const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
             fetch(i);
             writer.step();
         });

@@ -17,7 +17,7 @@ constexpr C kInfinity = static_cast<C>(__builtin_huge_val());
 // Calls visit(accumulator, index into x, Vec, lanes) over the span; the last, partial vector is filled up with `fill`.
 // Four independent accumulators hide the latency of one.
 template <class T, class Visit>
-inline void visit_vectors(const T* x, std::int64_t n, Compute<T> fill, Visit&& visit) {
+ONEPASS_INLINE void visit_vectors(const T* x, std::int64_t n, Compute<T> fill, Visit&& visit) {
     constexpr int W = kLanes<Compute<T>>;
     std::int64_t i = 0;
     for (; i + 4 * W <= n; i += 4 * W) {
@@ -34,7 +34,7 @@ template <class T>
 inline Compute<T> max_of(const T* x, std::int64_t n) {
     using V = Vec<Compute<T>>;
     V m[4] = {-kInfinity<Compute<T>>, -kInfinity<Compute<T>>, -kInfinity<Compute<T>>, -kInfinity<Compute<T>>};
-    visit_vectors(x, n, -kInfinity<Compute<T>>, [&](int k, std::int64_t, V v, int) { m[k] = max(v, m[k]); });
+    visit_vectors(x, n, -kInfinity<Compute<T>>, [&](int k, std::int64_t, V v, int) ONEPASS_INLINE_BODY { m[k] = max(v, m[k]); });
     return reduce_max(max(max(m[0], m[1]), max(m[2], m[3])));
 }
 
@@ -61,12 +61,12 @@ struct WideSum {
     VecD a{0.0};
     VecD b{0.0};
 
-    void add(VecF v) {
+    ONEPASS_INLINE void add(VecF v) {
         a = a + low_half(v);
         b = b + high_half(v);
         exact_ = false;
     }
-    void add(VecD v) {
+    ONEPASS_INLINE void add(VecD v) {
         VecD lost;
         two_sum(a, v, a, lost);
         b = b + lost;
@@ -89,14 +89,14 @@ struct WideSum {
 
 // Work done beside a pass, once per four vectors: fetching what comes next, writing what is ready.
 struct Nothing {
-    void operator()(std::int64_t) const {}
+    ONEPASS_INLINE void operator()(std::int64_t) const {}
 };
 
 // Fetches a span as long as the one that is visited into the second-level cache.
 template <class T>
 struct Fetch {
     const T* next;  // may be null
-    void operator()(std::int64_t i) const {
+    ONEPASS_INLINE void operator()(std::int64_t i) const {
         if (!next) return;
         const char* p = reinterpret_cast<const char*>(next + i);
         for (int b = 0; b < 4 * kLanes<Compute<T>> * static_cast<int>(sizeof(T)); b += kCacheLine) {
@@ -114,7 +114,7 @@ inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
-        visit_vectors(x + begin, size, -kInfinity<C>, [&](int k, std::int64_t i, Vec<C> v, int lanes) {
+        visit_vectors(x + begin, size, -kInfinity<C>, [&](int k, std::int64_t i, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
             const Vec<C> e = exp_anchored(v, anchor);
             if constexpr (kKeep) {
                 if (lanes == kLanes<C>) {
@@ -162,7 +162,7 @@ inline double sum_of(const T* x, std::int64_t n) {
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
-        visit_vectors(x + begin, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) {
+        visit_vectors(x + begin, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) ONEPASS_INLINE_BODY {
             if constexpr (sizeof(C) == 8) {
                 total.add(v);
             } else {
@@ -182,7 +182,7 @@ inline double extreme_of(const T* x, std::int64_t n) {
     Vec<C> best[4] = {worst, worst, worst, worst};
     // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.
     Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
-    visit_vectors(x, n, C(0), [&](int k, std::int64_t, Vec<C> v, int lanes) {
+    visit_vectors(x, n, C(0), [&](int k, std::int64_t, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
         flag[k] = fma(v, Vec<C>(C(0)), flag[k]);
         if (lanes < kLanes<C>) v = load_n(x + n - lanes, lanes, worst);
         best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
@@ -248,7 +248,7 @@ struct Scale {
         low = Vec<C>(sizeof(C) == 4 ? static_cast<C>(scale - static_cast<C>(scale))
                                     : static_cast<C>(::fma(-scale, sum, 1.0) * scale));
     }
-    Vec<C> operator()(Vec<C> e) const { return fma(e, high, e * low); }
+    ONEPASS_INLINE Vec<C> operator()(Vec<C> e) const { return fma(e, high, e * low); }
 };
 
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
@@ -257,7 +257,7 @@ struct Applied {
     const T* x;
     RowOp op;
     const T* next = nullptr;  // what will be read after this: fetched meanwhile
-    auto operator()(std::int64_t i) const {
+    ONEPASS_INLINE auto operator()(std::int64_t i) const {
         if (next) __builtin_prefetch(next + i, 0, 2);
         return op(load(x + i));
     }
@@ -268,7 +268,7 @@ template <class C>
 struct Normalized {
     const C* e;
     Scale<C> scale;
-    auto operator()(std::int64_t i) const { return scale(load(e + i)); }
+    ONEPASS_INLINE auto operator()(std::int64_t i) const { return scale(load(e + i)); }
     auto operator()(std::int64_t i, int n) const { return scale(load_n(e + i, n, C(0))); }
 };
 
@@ -291,7 +291,7 @@ class Emitter {
         past_cache_ = past_cache && reinterpret_cast<std::uintptr_t>(y + i_) % kCacheLine == 0;
     }
 
-    void step() {
+    ONEPASS_INLINE void step() {
         if (i_ + 4 * W > n_) return;
         const auto a = value_(i_), b = value_(i_ + W), c = value_(i_ + 2 * W), d = value_(i_ + 3 * W);
         if (past_cache_) {

@@ -131,7 +131,7 @@ class Tiles {
 
     // Calls visit(column, Vec) for every vector of tile row d.
     template <class Visit>
-    void visit_row(const Unit& u, std::int64_t d, T* buffer, C fill, Visit&& visit) const {
+    ONEPASS_INLINE void visit_row(const Unit& u, std::int64_t d, T* buffer, C fill, Visit&& visit) const {
         const int width = row_width(u, d);
         const T* x = read(u, d, width, buffer);
         fetch(u, d + kAhead, width);
@@ -170,7 +170,7 @@ class Tiles {
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
         for (std::int64_t d = begin; d < end; ++d) {
-            visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) { store(c.max + j, max(v, load(c.max + j))); });
+            visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
         }
         fold(c.max, [](C a, C b) { return b > a ? b : a; });
         for (int j = 0; j < width; j += W) {
@@ -186,7 +186,7 @@ class Tiles {
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
             for (std::int64_t d = block; d < stop; ++d) {
                 C* kept = keep ? keep + (d - begin) * width : nullptr;
-                visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) {
+                visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
                     const V e = exp_anchored(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
                     if (kept) store(kept + j, e);
                     if constexpr (kDirect) {
@@ -205,7 +205,7 @@ class Tiles {
         mend_infinities(u, begin, end, c);
     }
 
-    static void add_to_total(Columns<C>& c, int j, V v) {
+    ONEPASS_INLINE static void add_to_total(Columns<C>& c, int j, V v) {
         if constexpr (sizeof(C) == 4) {
             store(c.total + j, load(c.total + j) + low_half(v));
             store(c.total + j + kLanes<double>, load(c.total + j + kLanes<double>) + high_half(v));
@@ -269,7 +269,7 @@ class Tiles {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
             for (std::int64_t d = block; d < stop; ++d) {
-                visit_row(u, d, buffer, C(0), [&](int j, V v) {
+                visit_row(u, d, buffer, C(0), [&](int j, V v) ONEPASS_INLINE_BODY {
                     if constexpr (sizeof(C) == 8) {
                         add_to_total(c, j, v);
                     } else {
@@ -292,7 +292,7 @@ class Tiles {
         for (int j = 0; j < width; ++j) c.max[j] = -kSign * kInfinity<C>;
         for (int j = 0; j < width; ++j) c.sum[j] = 0;  // becomes NaN where there is one
         for (std::int64_t d = begin; d < end; ++d) {
-            visit_row(u, d, buffer, -kSign * kInfinity<C>, [&](int j, V v) {
+            visit_row(u, d, buffer, -kSign * kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
                 const V best = load(c.max + j);
                 store(c.max + j, kSign > 0 ? max(v, best) : min(v, best));
                 store(c.sum + j, nan_or(v, load(c.sum + j)));
@@ -346,17 +346,17 @@ class Tiles {
     struct KeptSource {
         const C* e;
         const Columns<C>& c;
-        V operator()(std::int64_t j) const { return value(j, load(e + j)); }
+        ONEPASS_INLINE V operator()(std::int64_t j) const { return value(j, load(e + j)); }
         V operator()(std::int64_t j, int) const { return value(j, load(e + j)); }
-        V value(std::int64_t j, V v) const { return fma(v, load(c.scale + j), v * load(c.scale_low + j)); }
+        ONEPASS_INLINE V value(std::int64_t j, V v) const { return fma(v, load(c.scale + j), v * load(c.scale_low + j)); }
     };
     template <bool kSoftmax>
     struct InputSource {
         const T* x;
         const Columns<C>& c;
-        V operator()(std::int64_t j) const { return value(j, load(x + j)); }
+        ONEPASS_INLINE V operator()(std::int64_t j) const { return value(j, load(x + j)); }
         V operator()(std::int64_t j, int n) const { return value(j, load_n(x + j, n, C(0))); }
-        V value(std::int64_t j, V v) const {
+        ONEPASS_INLINE V value(std::int64_t j, V v) const {
             if constexpr (kSoftmax) {
                 const Anchor<V, true> anchor{load(c.shift + j), load(c.floor + j), load(c.magic + j)};
                 return SoftmaxOp<V, true>{anchor, load(c.scale + j), load(c.scale_low + j)}(v);

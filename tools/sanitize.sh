@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Builds the engine with sanitizers and runs tests/sanitized.py under each: `tools/sanitize.sh [address] [thread]`, by
+# default both. Needs g++ and, of Python, what onepass itself needs. Nothing is installed outside build/sanitize.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export CXX=${CXX:-g++}
+python=$(command -v python || command -v python3)
+packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+
+if [[ $("$CXX" --version | head -1) == *clang* ]]; then
+    echo "tools/sanitize.sh: needs g++ (CXX=$CXX is clang, whose run-time libraries cannot be preloaded)" >&2
+    exit 1
+fi
+
+# The tools of the build as they are here, or else in an environment of their own.
+isolation=()
+if "$python" -c 'import nanobind, scikit_build_core' 2>/dev/null; then
+    isolation=(--no-build-isolation)
+fi
+
+# name, sanitizers: an engine under build/sanitize/name/site.
+build() {
+    local folder=build/sanitize/$1
+    rm -rf "$folder/site"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps "${isolation[@]}" --target "$folder/site" \
+        -Cbuild-dir="$folder/cmake" -Ccmake.build-type=Debug -Ccmake.define.ONEPASS_SANITIZE="$2" .
+}
+
+# name, library: the program under that engine. The interpreter itself is not instrumented, so the library is preloaded
+# (with libstdc++, whose exceptions it follows), and -S keeps an editable onepass from being found first. Without
+# address randomization: ThreadSanitizer wants certain addresses for itself.
+run() {
+    local site=build/sanitize/$1/site library
+    library=$("$CXX" -print-file-name="$2")
+    shift 2
+    echo "+ $library: tests/sanitized.py $* (ONEPASS_ISA=${ONEPASS_ISA:-})"
+    setarch "$(uname -m)" -R env LD_PRELOAD="$library $("$CXX" -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc \
+        PYTHONPATH="$PWD/$site:$packages" PYTHONDONTWRITEBYTECODE=1 \
+        "$python" -S -X faulthandler tests/sanitized.py "$@"
+}
+
+address() {
+    build address address,undefined
+    # Leaks are not looked for: the interpreter, and the engine's pool and cache, keep memory until the end.
+    export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1
+    export UBSAN_OPTIONS=print_stacktrace=1
+    for isa in $(ONEPASS_ISA='' run address libasan.so isas | tail -n 1); do
+        ONEPASS_ISA=$isa run address libasan.so memory
+    done
+    run address libasan.so threads --fork
+}
+
+thread() {
+    build thread thread
+    export TSAN_OPTIONS="suppressions=$PWD/tools/tsan.supp halt_on_error=1 second_deadlock_stack=1"
+    run thread libtsan.so threads
+}
+
+for sanitizer in "${@:-address thread}"; do
+    for name in $sanitizer; do
+        case $name in
+            address | thread) "$name" ;;
+            *) echo "usage: tools/sanitize.sh [address] [thread]" >&2; exit 2 ;;
+        esac
+    done
+done
+echo "sanitizers: clean"
