@@ -194,8 +194,8 @@ PyObject* new_exchange(const dlpack::ExchangeApi* api, DType dtype, int ndim, co
         managed = block_tensor(dtype, ndim, shape, bytes);
         if (!managed) return nullptr;
     } else {
-        dlpack::Tensor prototype{nullptr, {dlpack::kCpu, 0}, ndim, dlpack_dtype(dtype),
-                                 const_cast<std::int64_t*>(shape), nullptr, 0};
+        dlpack::Tensor prototype{
+            nullptr, {dlpack::kCpu, 0}, ndim, dlpack_dtype(dtype), const_cast<std::int64_t*>(shape), nullptr, 0};
         if (api->allocate(&prototype, &managed, nullptr, set_exchange_error) != 0) {
             if (!PyErr_Occurred()) set_memory_error(bytes);
             return nullptr;

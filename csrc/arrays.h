@@ -23,8 +23,8 @@ struct ArrayView {
 
 bool import_numpy();  // false with a Python exception set
 
-// Whether `object` is an array the kernels can read as it is: a plain ndarray (aligned, native, one of our dtypes), or a
-// tensor on the CPU of a registered type that needs no gradient. Otherwise false, never an exception.
+// Whether `object` is an array the kernels can read as it is: a plain ndarray (aligned, native, one of our dtypes), or
+// a tensor on the CPU of a registered type that needs no gradient. Otherwise false, never an exception.
 bool view_array(PyObject* object, ArrayView& view);
 
 // A new contiguous array of the same kind as `like`, its memory in `data`; null with a Python exception set.

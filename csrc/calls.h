@@ -14,11 +14,11 @@ namespace onepass {
 // A plan, bound: everything a call needs but the addresses.
 struct Bound {
     Job job;
-    bool tiles;                // which family of kernels runs it
-    DType result_dtype;        // of the array that is returned
-    int ndim;                  // shape of the result
+    bool tiles;          // which family of kernels runs it
+    DType result_dtype;  // of the array that is returned
+    int ndim;            // shape of the result
     std::int64_t shape[kMostAxes];
-    std::int64_t bytes;        // that it reads and writes, for the decision to release the GIL
+    std::int64_t bytes;  // that it reads and writes, for the decision to release the GIL
 };
 
 // Runs `bound` on x. `out` null: a new array. Returns a new reference, or null with an exception set.

@@ -38,9 +38,9 @@ struct BoundHandle {
 };
 
 BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, const Triples& reduce,
-                            std::tuple<std::int64_t, std::int64_t, std::int64_t> inner, std::int64_t rows,
-                            std::int64_t length, std::int64_t chunk, std::int64_t tile, bool resident, bool split,
-                            bool nontemporal, bool prefetch, int threads, const std::vector<std::int64_t>& shape) {
+                 std::tuple<std::int64_t, std::int64_t, std::int64_t> inner, std::int64_t rows, std::int64_t length,
+                 std::int64_t chunk, std::int64_t tile, bool resident, bool split, bool nontemporal, bool prefetch,
+                 int threads, const std::vector<std::int64_t>& shape) {
     if (shape.size() > kMostAxes) throw nb::value_error("more than 64 dimensions");
     auto bound = std::make_shared<Bound>();
     const auto algo = checked<Algorithm>(algorithm, 6, "unknown algorithm");
@@ -75,7 +75,8 @@ nb::object run(const BoundHandle& handle, nb::handle x, nb::handle out) {
     ArrayView view, out_view;
     if (!view_array(x.ptr(), view)) throw nb::type_error("run: x is not an array that the kernels read");
     const bool has_out = !out.is_none();
-    if (has_out && !view_array(out.ptr(), out_view)) throw nb::type_error("run: out is not an array that the kernels write");
+    if (has_out && !view_array(out.ptr(), out_view))
+        throw nb::type_error("run: out is not an array that the kernels write");
     PyObject* result = run_bound(*handle.bound, view, has_out ? out.ptr() : nullptr, &out_view);
     if (!result) throw nb::python_error();
     return nb::steal(result);
@@ -96,7 +97,8 @@ nb::object describe(nb::handle x) {
 
 std::string overlap(nb::handle a, nb::handle b) {
     ArrayView va, vb;
-    if (!view_array(a.ptr(), va) || !view_array(b.ptr(), vb)) throw nb::type_error("overlap: not arrays the kernels read");
+    if (!view_array(a.ptr(), va) || !view_array(b.ptr(), vb))
+        throw nb::type_error("overlap: not arrays the kernels read");
     switch (overlap_of(va, vb)) {
         case Overlap::none: return "none";
         case Overlap::same: return "same";
@@ -126,7 +128,8 @@ nb::dict stats() {
 void copy(std::uintptr_t to, std::uintptr_t from, std::int64_t bytes, bool nontemporal) {
     if (bytes < 0 || bytes % 4 != 0) throw nb::value_error("copy: bytes must be a multiple of 4, not negative");
     nb::gil_scoped_release release;
-    kernels().copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes, nontemporal, get_num_threads());
+    kernels().copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes, nontemporal,
+                   get_num_threads());
 }
 
 PyMethodDef hot_methods[] = {
@@ -143,15 +146,16 @@ NB_MODULE(_engine, m) {
     if (!choose_isa(forced ? forced : "")) {
         std::string usable;
         for (const std::string& name : usable_isas()) usable += " " + name;
-        const std::string message = usable.empty() ? "onepass: this processor lacks SSE4.2 (x86-64-v2), which the engine needs"
-                                                    : std::string("ONEPASS_ISA=") + forced + ": this processor runs" + usable;
+        const std::string message = usable.empty()
+                                        ? "onepass: this processor lacks SSE4.2 (x86-64-v2), which the engine needs"
+                                        : std::string("ONEPASS_ISA=") + forced + ": this processor runs" + usable;
         PyErr_SetString(PyExc_ImportError, message.c_str());
         throw nb::python_error();
     }
     nb::class_<BoundHandle>(m, "Bound");
-    m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a,
-          "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "prefetch"_a, "threads"_a,
-          "shape"_a);
+    m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a,
+          "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "prefetch"_a,
+          "threads"_a, "shape"_a);
     m.def("run", &run, "bound"_a, "x"_a, "out"_a.none());
     m.def("describe", &describe, "x"_a.none());
     m.def("overlap", &overlap, "a"_a, "b"_a);
@@ -162,7 +166,8 @@ NB_MODULE(_engine, m) {
     m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });
     m.def("watch_forward_ad", [](nb::dict module_dict) { watch_forward_ad(module_dict.ptr()); });
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
-    m.def("register_dtype", [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });
+    m.def("register_dtype",
+          [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });
     m.def("isa", [] { return std::string(kernels().isa); });
     m.def("isas", &usable_isas);
     m.def("vector_bytes", &vector_bytes);

@@ -2,12 +2,12 @@
 
 namespace onepass {
 
-#define ONEPASS_DECLARE(isa, bytes)                                                          \
-    namespace isa {                                                                          \
-    void run_rows(const Job&, const void*, void*);                                           \
-    void run_tiles(const Job&, const void*, void*);                                          \
-    void run_copy(void*, const void*, std::int64_t, bool, int);                              \
-    static const Kernels table = {#isa, run_rows, run_tiles, run_copy, bytes};               \
+#define ONEPASS_DECLARE(isa, bytes)                                            \
+    namespace isa {                                                            \
+    void run_rows(const Job&, const void*, void*);                             \
+    void run_tiles(const Job&, const void*, void*);                            \
+    void run_copy(void*, const void*, std::int64_t, bool, int);                \
+    static const Kernels table = {#isa, run_rows, run_tiles, run_copy, bytes}; \
     }
 
 #if defined(__x86_64__)

@@ -1,7 +1,7 @@
 """onepass: the softmax family and row reductions at the speed of memory."""
 
-from .report import explain
 from .reductions import amax, amin, mean, sum
+from .report import explain
 from .runtime import empty_cache, get_num_threads, memory_stats, set_num_threads
 from .softmax import log_softmax, logsumexp, softmax
 
@@ -20,4 +20,3 @@ __all__ = [
     "softmax",
     "sum",
 ]
-

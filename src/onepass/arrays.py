@@ -23,7 +23,7 @@ _NUMPY_DTYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.float16): "float16",
 }
 _known_dtype_objects: set[int] = set()
-_CPU = (1, 12)  # DLPack device types whose memory the CPU reads: kDLCPU, kDLCUDAHost is 3 and left out
+_MOST_OVERLAP_WORK: Any = 1_000_000  # candidates numpy.shares_memory may try; beyond, an overlap is assumed
 
 
 @dataclass
@@ -56,7 +56,7 @@ def _describe(op: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:
 
 
 def as_input(op: str, x: Any, dtype: str | None) -> Input:
-    """The array to read, or an error that says what to pass instead. `dtype` is the result's, if the caller named one."""
+    """The array to read, or an error that says what to pass instead. `dtype` is the result's, if one was named."""
     if _engine.describe(x) is not None:
         return _describe(op, x, x, _identity)
     torch = _torch()
@@ -176,7 +176,7 @@ def _from_torch_memory(op: str, torch: Any, x: Any, name: str) -> Input:
 
 def _from_dlpack(op: str, x: Any) -> Input:
     device = x.__dlpack_device__()
-    if int(device[0]) != 1:
+    if int(device[0]) != 1:  # kDLCPU
         raise ValueError(f"{op}: x of type {type(x).__name__} is on DLPack device {tuple(map(int, device))}, not a CPU")
     try:
         array = np.from_dlpack(x)
@@ -250,7 +250,7 @@ def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: s
     if not writable:
         raise ValueError(f"{op}: out of shape {shape}, dtype {name} is read-only")
     if _aliases_itself(shape, strides):
-        raise ValueError(f"{op}: elements of out share memory (shape {shape}, strides {strides}); pass one that owns each")
+        raise ValueError(f"{op}: elements of out share memory (shape {shape}, strides {strides}); pass another")
     if _engine.overlap(source.array, out) == "some" and _share_memory(source, out):
         raise ValueError(
             f"{op}: out of shape {shape} overlaps x without being exactly x; pass x itself, or memory apart from it"
@@ -270,18 +270,20 @@ def _aliases_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def _share_memory(source: Input, out: Any) -> bool:
     """An exact answer where the spans of two arrays overlap; interleaved ones may still be apart."""
-    views = []
-    for array in (source.array, out):
-        dtype, shape, strides, address, _, _ = _engine.describe(array)
-        itemsize = ITEMSIZE[DTYPES[dtype]]
-        views.append(_view_of_address(address, shape, [stride * itemsize for stride in strides], itemsize))
     try:
-        return bool(np.shares_memory(*views, max_work=1_000_000))
+        return np.shares_memory(_bytes_of(source.array), _bytes_of(out), max_work=_MOST_OVERLAP_WORK)
     except np.exceptions.TooHardError:
         return True
 
 
-def _view_of_address(address: int, shape: tuple[int, ...], strides: list[int], itemsize: int) -> Any:
+def _bytes_of(array: Any) -> Any:
+    """A NumPy view of the same elements, whatever the array's kind and dtype."""
+    described = _engine.describe(array)
+    assert described is not None  # both have been described before
+    dtype, shape, element_strides, address, _, _ = described
+    itemsize = ITEMSIZE[DTYPES[dtype]]
+    strides = [stride * itemsize for stride in element_strides]
+
     class Holder:
         __array_interface__ = {
             "data": (address, True),

@@ -12,7 +12,7 @@ from . import _engine
 
 @dataclass(frozen=True)
 class Machine:
-    """What the planner knows of a processor. Sizes in bytes; `l2_bytes` is one core's, `l3_bytes` what its cores share."""
+    """What the planner knows of a processor. Sizes in bytes; `l2_bytes` is one core's, `l3_bytes` is shared."""
 
     processor: str
     isa: str

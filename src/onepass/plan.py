@@ -222,7 +222,9 @@ def _plan_tiles(
         # Equal tiles: a narrow last one would cost as much as a full one.
         count = -(-inner.size // (_TILE_VECTORS * lanes))
         tile = min(-(-inner.size // (count * lanes)) * lanes, inner.size)
-        why(f"the reduced axis has stride {problem.reduce[0].x_stride}: tiles of {tile} columns are read along the rows")
+        why(
+            f"the reduced axis has stride {problem.reduce[0].x_stride}: tiles of {tile} columns are read along the rows"
+        )
     resident = length * tile * column_bytes <= budget
     if resident:
         why(f"a tile of {length} steps waits in cache between its passes")

@@ -1,4 +1,4 @@
-"""Problem: an N-D array and the dims to reduce, collapsed to as few axes as its strides allow. Pure Python, no device."""
+"""Problem: an N-D array and the dims to reduce, collapsed to as few axes as its strides allow. Pure, no device."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def sum(x: ArrayLike, dim: Dim = -1, keepdim: bool = False, *, dtype: DTypeLike 
     array(1.)
     """
     if _is_integer(x):
-        return np.sum(x, axis=_axes(np.ndim(x), dim), keepdims=keepdim)
+        return np.asarray(np.sum(x, axis=_axes(np.ndim(x), dim), keepdims=keepdim))
     rows = _Rows(x, dim)
     with np.errstate(all="ignore"):
         return rows.restore_reduced(_exact_sums(rows.values), keepdim, dtype)
@@ -91,7 +91,7 @@ def mean(x: ArrayLike, dim: Dim = -1, keepdim: bool = False, *, dtype: DTypeLike
     array([[3.]])
     """
     if _is_integer(x):
-        return np.mean(np.asarray(x), axis=_axes(np.ndim(x), dim), keepdims=keepdim)
+        return np.asarray(np.mean(np.asarray(x), axis=_axes(np.ndim(x), dim), keepdims=keepdim))
     rows = _Rows(x, dim)
     with np.errstate(all="ignore"):
         return rows.restore_reduced(_exact_sums(rows.values) / np.longdouble(rows.length), keepdim, dtype)
@@ -135,7 +135,8 @@ class _Rows:
         """[rows, length] back to the shape and the axis order of the input."""
         with np.errstate(over="ignore", under="ignore"):
             rounded = values.astype(dtype).reshape(self._moved_shape)
-        return np.moveaxis(rounded, self._last, self._axes).copy(order="C")
+        moved: NDArray[Any] = np.moveaxis(rounded, self._last, self._axes)
+        return moved.copy(order="C")
 
     def restore_reduced(self, values: NDArray[Any], keepdim: bool, dtype: DTypeLike) -> NDArray[Any]:
         """[rows, 1] back to the shape of the input less the reduced axes, or with 1 in their place."""
@@ -174,7 +175,8 @@ def _log_sum_exp(below: NDArray[Any]) -> NDArray[Any]:
     top = below.argmax(axis=-1)[:, None]
     others = np.exp(below)
     np.put_along_axis(others, top, 0, axis=-1)
-    return np.log1p(others.sum(axis=-1, keepdims=True)) + np.take_along_axis(below, top, axis=-1)
+    result: NDArray[Any] = np.log1p(others.sum(axis=-1, keepdims=True)) + np.take_along_axis(below, top, axis=-1)
+    return result
 
 
 def _exact_sums(rows: NDArray[Any]) -> NDArray[Any]:
@@ -192,7 +194,7 @@ def _exact_sums(rows: NDArray[Any]) -> NDArray[Any]:
 
 def _extreme(reduce: Callable[..., Any], x: ArrayLike, dim: Dim, keepdim: bool, dtype: DTypeLike) -> NDArray[Any]:
     if _is_integer(x):
-        return reduce(x, axis=_axes(np.ndim(x), dim), keepdims=keepdim)
+        return np.asarray(reduce(x, axis=_axes(np.ndim(x), dim), keepdims=keepdim))
     rows = _Rows(x, dim)
     if rows.length == 0:
         raise ValueError(f"{reduce.__name__} of no elements: shape {np.shape(x)}, dim {dim}")

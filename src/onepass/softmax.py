@@ -1,7 +1,7 @@
 """softmax, log_softmax and logsumexp along any dim.
 
-The algorithm is the online softmax of Milakov and Gimelshein (2018, "Online normalizer calculation for softmax"): a row's
-maximum and its sum of exponentials come out of one pass, so a row that fits the cache crosses main memory once.
+The algorithm is the online softmax of Milakov and Gimelshein (2018, "Online normalizer calculation for softmax"): a
+row's maximum and its sum of exponentials come out of one pass, so a row that fits the cache crosses main memory once.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ struct RowState {
         }
     }
 
-    // logsumexp of everything pushed: -inf for an empty row or a row of -inf, +inf if there was one, NaN if there was one.
+    // logsumexp of everything pushed: -inf for an empty row or a row of -inf, +inf if there was one, NaN if there was
+    // one.
     ONEPASS_HD T lse() const { return m + log(d); }
 };
 

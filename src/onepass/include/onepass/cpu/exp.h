@@ -46,14 +46,21 @@ struct ExpTable<double> {
     static constexpr int kMantissaBits = 52;
     static constexpr int kExponentBias = 1023;
     static constexpr int kBias = 500;
-    static constexpr double kFloor = 866;  // 2^-1250
+    static constexpr double kFloor = 866;                // 2^-1250
     static constexpr double kLn2High = 0x1.62e42feep-1;  // 32 bits
     static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
     // relative error 3.9e-18 before rounding (Lawson fit)
-    static constexpr double kPolynomial[] = {
-        2.5000777540752993969e-8,  2.7630992255702951625e-7,  2.7557587176702152325e-6, 0.000024801491138363901735,
-        0.00019841269502394274645, 0.0013888888945386763614,  0.0083333333334977885014, 0.041666666666524076186,
-        0.16666666666666405591,    0.50000000000000112587,    1.0};
+    static constexpr double kPolynomial[] = {2.5000777540752993969e-8,
+                                             2.7630992255702951625e-7,
+                                             2.7557587176702152325e-6,
+                                             0.000024801491138363901735,
+                                             0.00019841269502394274645,
+                                             0.0013888888945386763614,
+                                             0.0083333333334977885014,
+                                             0.041666666666524076186,
+                                             0.16666666666666405591,
+                                             0.50000000000000112587,
+                                             1.0};
 };
 
 template <class C>
@@ -94,8 +101,7 @@ ONEPASS_INLINE Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>, kShifted>& anc
 template <class C>
 inline Anchor<Vec<C>, true> anchor_at(Vec<C> max, bool exact) {
     using Table = ExpTable<C>;
-    const Vec<C> shift =
-        exact ? max : where_not_above(abs(max), Vec<C>(kShiftLimit<C>), Vec<C>(C(0)), max);
+    const Vec<C> shift = exact ? max : where_not_above(abs(max), Vec<C>(kShiftLimit<C>), Vec<C>(C(0)), max);
     const Vec<C> m = max - shift;
     const Vec<C> k = (m * Vec<C>(static_cast<C>(kLog2E)) + Vec<C>(Table::kRound)) - Vec<C>(Table::kRound);
     return {shift, m - Vec<C>(Table::kFloor),
@@ -113,7 +119,8 @@ inline auto with_anchor(const Anchor<Vec<C>, true>& anchor, F&& f) {
 template <class C>
 inline double log_of_anchor(C shift, C magic) {
     using Table = ExpTable<C>;
-    const double k = static_cast<double>(Table::kRound) + (Table::kExponentBias + Table::kBias) - static_cast<double>(magic);
+    const double k =
+        static_cast<double>(Table::kRound) + (Table::kExponentBias + Table::kBias) - static_cast<double>(magic);
     return static_cast<double>(shift) + k * kLn2;
 }
 

@@ -41,18 +41,18 @@ struct Job {
     Algorithm algorithm;
     DType in;
     DType out;
-    Axes outer;                // kept axes except `inner`, slowest first
-    Axes reduce;               // reduced axes, slowest first
-    Axis inner;                // the kept axis that tiles run along (strided, packed); size 1 for rows
-    std::int64_t rows;         // product of the outer sizes
-    std::int64_t length;       // product of the reduced sizes
-    std::int64_t chunk;        // elements (rows) or steps of the reduced axis (tiles) handled at once
-    std::int64_t tile;         // inner elements per tile
-    bool resident;             // a unit stays in cache between its passes: one read of main memory
-    bool split;                // chunks of one unit go to several threads
-    bool nontemporal;          // results bypass the cache
-    bool prefetch;             // fetch the next row while this one is summed
-    int threads;               // at most this many
+    Axes outer;           // kept axes except `inner`, slowest first
+    Axes reduce;          // reduced axes, slowest first
+    Axis inner;           // the kept axis that tiles run along (strided, packed); size 1 for rows
+    std::int64_t rows;    // product of the outer sizes
+    std::int64_t length;  // product of the reduced sizes
+    std::int64_t chunk;   // elements (rows) or steps of the reduced axis (tiles) handled at once
+    std::int64_t tile;    // inner elements per tile
+    bool resident;        // a unit stays in cache between its passes: one read of main memory
+    bool split;           // chunks of one unit go to several threads
+    bool nontemporal;     // results bypass the cache
+    bool prefetch;        // fetch the next row while this one is summed
+    int threads;          // at most this many
 };
 
 // Stores past the cache fill whole lines.

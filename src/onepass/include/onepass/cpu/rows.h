@@ -5,7 +5,8 @@
 //   online     the row is longer than the cache: one pass for its state, one to write (two reads of main memory)
 //   split      as online, the chunks of one row shared by all threads
 //
-// online and split cut a row into the same chunks and merge them in the same order: the same bits on any number of threads.
+// online and split cut a row into the same chunks and merge them in the same order: the same bits on any number of
+// threads.
 #pragma once
 
 #include <new>
@@ -21,9 +22,9 @@ template <class C>
 struct Usual;
 template <>
 struct Usual<float> {
-    static constexpr float kMostX = 44;            // its exponential, 2^123.5 with the bias, is the largest used
-    static constexpr double kMostSum = 0x1p122;    // beyond: an element may have been cut off at kMostX
-    static constexpr double kLeastSum = 0x1p45;    // below: what the floor cuts off might still show in the result
+    static constexpr float kMostX = 44;          // its exponential, 2^123.5 with the bias, is the largest used
+    static constexpr double kMostSum = 0x1p122;  // beyond: an element may have been cut off at kMostX
+    static constexpr double kLeastSum = 0x1p45;  // below: what the floor cuts off might still show in the result
 };
 template <>
 struct Usual<double> {
@@ -211,6 +212,10 @@ class Rows {
             T* y = reinterpret_cast<T*>(y_row(at));
             const bool more = job_.prefetch && r + 1 < end;
             const Fetch<T> fetch{more ? reinterpret_cast<const T*>(x_row(row(r + 1))) : nullptr};
+            // Lines that this row shares with its neighbours are not written past the cache. They must be in it by
+            // then, or every later store waits for them.
+            __builtin_prefetch(y, 1, 3);
+            __builtin_prefetch(y + n, 1, 3);
             C* e = keep[r & 1];
             const C top = max_of(x, n);
             const auto anchor = anchor_at(Vec<C>(top), !kSoftmax);
@@ -349,8 +354,7 @@ class Rows {
                 return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n) / static_cast<double>(n); });
             case Op::amax: return reduce_short(begin, end, [n](const T* x) { return extreme_of<1>(x, n); });
             case Op::amin: return reduce_short(begin, end, [n](const T* x) { return extreme_of<-1>(x, n); });
-            default:
-                return reduce_short(begin, end, [n](const T* x) { return state_of<true>(x, n, x + n).lse(); });
+            default: return reduce_short(begin, end, [n](const T* x) { return state_of<true>(x, n, x + n).lse(); });
         }
     }
 

@@ -412,21 +412,37 @@ inline C scalar(T t) {
 template <class T, class C>
 inline T narrow_scalar(C c);
 template <>
-inline float narrow_scalar<float, float>(float c) { return c; }
+inline float narrow_scalar<float, float>(float c) {
+    return c;
+}
 template <>
-inline double narrow_scalar<double, double>(double c) { return c; }
+inline double narrow_scalar<double, double>(double c) {
+    return c;
+}
 template <>
-inline float narrow_scalar<float, double>(double c) { return static_cast<float>(c); }
+inline float narrow_scalar<float, double>(double c) {
+    return static_cast<float>(c);
+}
 template <>
-inline double narrow_scalar<double, float>(float c) { return c; }
+inline double narrow_scalar<double, float>(float c) {
+    return c;
+}
 template <>
-inline half narrow_scalar<half, float>(float c) { return to_half(c); }
+inline half narrow_scalar<half, float>(float c) {
+    return to_half(c);
+}
 template <>
-inline half narrow_scalar<half, double>(double c) { return to_half(static_cast<float>(c)); }
+inline half narrow_scalar<half, double>(double c) {
+    return to_half(static_cast<float>(c));
+}
 template <>
-inline bfloat16 narrow_scalar<bfloat16, float>(float c) { return to_bfloat16(c); }
+inline bfloat16 narrow_scalar<bfloat16, float>(float c) {
+    return to_bfloat16(c);
+}
 template <>
-inline bfloat16 narrow_scalar<bfloat16, double>(double c) { return to_bfloat16(static_cast<float>(c)); }
+inline bfloat16 narrow_scalar<bfloat16, double>(double c) {
+    return to_bfloat16(static_cast<float>(c));
+}
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -34,7 +34,8 @@ template <class T>
 inline Compute<T> max_of(const T* x, std::int64_t n) {
     using V = Vec<Compute<T>>;
     V m[4] = {-kInfinity<Compute<T>>, -kInfinity<Compute<T>>, -kInfinity<Compute<T>>, -kInfinity<Compute<T>>};
-    visit_vectors(x, n, -kInfinity<Compute<T>>, [&](int k, std::int64_t, V v, int) ONEPASS_INLINE_BODY { m[k] = max(v, m[k]); });
+    visit_vectors(x, n, -kInfinity<Compute<T>>,
+                  [&](int k, std::int64_t, V v, int) ONEPASS_INLINE_BODY { m[k] = max(v, m[k]); });
     return reduce_max(max(max(m[0], m[1]), max(m[2], m[3])));
 }
 
@@ -114,22 +115,23 @@ inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
-        visit_vectors(x + begin, size, -kInfinity<C>, [&](int k, std::int64_t i, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
-            const Vec<C> e = exp_anchored(v, anchor);
-            if constexpr (kKeep) {
-                if (lanes == kLanes<C>) {
-                    store(keep + begin + i, e);
-                } else {
-                    store_n(keep + begin + i, e, lanes);
-                }
-            }
-            if constexpr (kDirect) {
-                total.add(e);
-            } else {
-                sum[k] = sum[k] + e;
-            }
-            if (k == 3) beside(begin + i - 3 * kLanes<C>);
-        });
+        visit_vectors(x + begin, size, -kInfinity<C>,
+                      [&](int k, std::int64_t i, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
+                          const Vec<C> e = exp_anchored(v, anchor);
+                          if constexpr (kKeep) {
+                              if (lanes == kLanes<C>) {
+                                  store(keep + begin + i, e);
+                              } else {
+                                  store_n(keep + begin + i, e, lanes);
+                              }
+                          }
+                          if constexpr (kDirect) {
+                              total.add(e);
+                          } else {
+                              sum[k] = sum[k] + e;
+                          }
+                          if (k == 3) beside(begin + i - 3 * kLanes<C>);
+                      });
         if constexpr (!kDirect) total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
     return total.value();
@@ -142,7 +144,9 @@ inline Partial state_at_infinity(const T* x, std::int64_t n, double m) {
 }
 
 template <class T>
-inline bool is_infinite(T m) { return m == kInfinity<T> || m == -kInfinity<T>; }
+inline bool is_infinite(T m) {
+    return m == kInfinity<T> || m == -kInfinity<T>;
+}
 
 template <bool kWide, class T, class C = Compute<T>>
 inline Partial state_of(const T* x, std::int64_t n, const T* next) {
@@ -205,8 +209,8 @@ inline SoftmaxOp<Vec<C>, true> softmax_op(Partial total) {
     const double d = at == total.m ? total.d : total.d * ::exp(total.m - at);
     const double scale = defined ? kUnbias<C> / d : __builtin_nan("");
     const C high = static_cast<C>(scale);
-    const C low = sizeof(C) == 4 ? static_cast<C>(scale - high)
-                                 : static_cast<C>(::fma(-scale, d / kUnbias<C>, 1.0) * scale);
+    const C low =
+        sizeof(C) == 4 ? static_cast<C>(scale - high) : static_cast<C>(::fma(-scale, d / kUnbias<C>, 1.0) * scale);
     return {anchor, Vec<C>(high), Vec<C>(low)};
 }
 

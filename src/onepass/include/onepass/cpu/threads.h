@@ -13,7 +13,8 @@ void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*ru
 
 // Calls body(begin, end) over runs of [0, tasks).
 template <class Body>
-__attribute__((always_inline)) inline void parallel_ranges(std::int64_t tasks, std::int64_t grain, int threads, Body& body) {
+__attribute__((always_inline)) inline void parallel_ranges(std::int64_t tasks, std::int64_t grain, int threads,
+                                                           Body& body) {
     parallel_for(
         tasks, grain, threads,
         [](void* context, std::int64_t begin, std::int64_t end) { (*static_cast<Body*>(context))(begin, end); }, &body);

@@ -41,10 +41,13 @@ class Tiles {
 
    public:
     Tiles(const Job& job, const void* x, void* y)
-        : job_(job), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)), packed_(job.algorithm == Algorithm::packed) {
+        : job_(job),
+          x_(static_cast<const char*>(x)),
+          y_(static_cast<char*>(y)),
+          packed_(job.algorithm == Algorithm::packed) {
         inner_ = job.inner.size;
-        // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough, so
-        // that the running values of one vector are not waited for
+        // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough,
+        // so that the running values of one vector are not waited for
         std::int64_t vectors = 0;
         if (packed_) {
             std::int64_t common = W;
@@ -114,7 +117,8 @@ class Tiles {
         if (x_direct_) return reinterpret_cast<const T*>(u.x) + offset;
         with_type(job_.in, [&](auto* null) {
             using From = std::remove_pointer_t<decltype(null)>;
-            convert_run(buffer, 1, reinterpret_cast<const From*>(u.x) + offset, packed_ ? 1 : job_.inner.x_stride, width);
+            convert_run(buffer, 1, reinterpret_cast<const From*>(u.x) + offset, packed_ ? 1 : job_.inner.x_stride,
+                        width);
         });
         return buffer;
     }
@@ -125,8 +129,18 @@ class Tiles {
 
     void fetch(const Unit& u, std::int64_t d, int width) const {
         if (!x_direct_ || d < 0 || d >= tile_rows()) return;
-        const char* p = reinterpret_cast<const char*>(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride);
+        const char* p =
+            reinterpret_cast<const char*>(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride);
         for (int b = 0; b < width * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
+    }
+
+    // The lines that a row of results shares with what lies beside it: not written past the cache, so they must be in
+    // it.
+    void fetch_edges(const Unit& u, std::int64_t d) const {
+        if (!past_cache_ || d >= tile_rows()) return;
+        const T* y = reinterpret_cast<const T*>(u.y) + d * steps_ * job_.reduce[0].y_stride;
+        __builtin_prefetch(y, 1, 3);
+        __builtin_prefetch(y + u.width, 1, 3);
     }
 
     // Calls visit(column, Vec) for every vector of tile row d.
@@ -170,7 +184,8 @@ class Tiles {
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
         for (std::int64_t d = begin; d < end; ++d) {
-            visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
+            visit_row(u, d, buffer, -kInfinity<C>,
+                      [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
         }
         fold(c.max, [](C a, C b) { return b > a ? b : a; });
         for (int j = 0; j < width; j += W) {
@@ -187,7 +202,8 @@ class Tiles {
             for (std::int64_t d = block; d < stop; ++d) {
                 C* kept = keep ? keep + (d - begin) * width : nullptr;
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
-                    const V e = exp_anchored(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
+                    const V e =
+                        exp_anchored(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
                     if (kept) store(kept + j, e);
                     if constexpr (kDirect) {
                         add_to_total(c, j, e);
@@ -229,7 +245,9 @@ class Tiles {
         fold(c.total, [](double a, double b) { return a + b; });
     }
 
-    static constexpr C largest_finite() { return sizeof(C) == 4 ? static_cast<C>(0x1.fffffep127) : static_cast<C>(0x1.fffffffffffffp1023); }
+    static constexpr C largest_finite() {
+        return sizeof(C) == 4 ? static_cast<C>(0x1.fffffep127) : static_cast<C>(0x1.fffffffffffffp1023);
+    }
 
     // Columns whose maximum is infinite: their sum is 1 for +inf and 0 for -inf, NaN if there was a NaN.
     void mend_infinities(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
@@ -242,7 +260,8 @@ class Tiles {
                     const int width = row_width(u, d);
                     const T* x = read(u, d, width, buffer);
                     // packed: the other columns of the same inner element count too
-                    for (int i = packed_ ? static_cast<int>(j % inner_) : j; i < (packed_ ? width : j + 1); i += static_cast<int>(inner_)) {
+                    for (int i = packed_ ? static_cast<int>(j % inner_) : j; i < (packed_ ? width : j + 1);
+                         i += static_cast<int>(inner_)) {
                         if (i < width && has_nan(x + i, 1)) nan = true;
                     }
                 }
@@ -348,7 +367,9 @@ class Tiles {
         const Columns<C>& c;
         ONEPASS_INLINE V operator()(std::int64_t j) const { return value(j, load(e + j)); }
         V operator()(std::int64_t j, int) const { return value(j, load(e + j)); }
-        ONEPASS_INLINE V value(std::int64_t j, V v) const { return fma(v, load(c.scale + j), v * load(c.scale_low + j)); }
+        ONEPASS_INLINE V value(std::int64_t j, V v) const {
+            return fma(v, load(c.scale + j), v * load(c.scale_low + j));
+        }
     };
     template <bool kSoftmax>
     struct InputSource {
@@ -402,7 +423,8 @@ class Tiles {
     template <bool kSoftmax>
     void resident_units(std::int64_t begin, std::int64_t end) const {
         Columns<C> columns[2];
-        const std::int64_t size = tile_rows() * padded(static_cast<int>(width_)) + W;  // vectors may reach past the last
+        const std::int64_t size =
+            tile_rows() * padded(static_cast<int>(width_)) + W;  // vectors may reach past the last
         C* keep[2] = {nullptr, nullptr};
         if constexpr (kSoftmax) {
             keep[0] = scratch_of<C>(Scratch::values, 2 * size);
@@ -411,7 +433,8 @@ class Tiles {
         const auto write = [&](std::int64_t u, std::int64_t d) {
             const Unit ready = unit(u);
             if constexpr (kSoftmax) {
-                write_row(ready, d, row_width(ready, d), KeptSource{keep[u & 1] + d * padded(ready.width), columns[u & 1]});
+                write_row(ready, d, row_width(ready, d),
+                          KeptSource{keep[u & 1] + d * padded(ready.width), columns[u & 1]});
             } else {
                 write_row_from_input<false>(ready, d, columns[u & 1]);
             }
@@ -422,7 +445,9 @@ class Tiles {
             const Unit next = unit(i + 1 < end ? i + 1 : i);
             const auto beside = [&](std::int64_t d) {
                 fetch(next, d, next.width);
-                if (i > begin) write(i - 1, d);
+                if (i == begin) return;
+                fetch_edges(unit(i - 1), d + kAhead);
+                write(i - 1, d);
             };
             exponentials<!kSoftmax>(u, 0, tile_rows(), c, keep[i & 1], beside);
             kSoftmax ? prepare_scales(u, c) : prepare_lse(u, c);
