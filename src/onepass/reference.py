@@ -136,7 +136,7 @@ class _Rows:
         with np.errstate(over="ignore", under="ignore"):
             rounded = values.astype(dtype).reshape(self._moved_shape)
         moved: NDArray[Any] = np.moveaxis(rounded, self._last, self._axes)
-        return moved.copy(order="C")
+        return np.array(moved, order="C")
 
     def restore_reduced(self, values: NDArray[Any], keepdim: bool, dtype: DTypeLike) -> NDArray[Any]:
         """[rows, 1] back to the shape of the input less the reduced axes, or with 1 in their place."""
