@@ -95,6 +95,8 @@ def _repeated(view, axis, size):
     """The one element along `axis`, `size` times, in the same memory."""
     shape = [*view.shape[:axis], size, *view.shape[axis + 1 :]]
     strides = [*view.strides[:axis], 0, *view.strides[axis + 1 :]]
+    if view.size * size == 0:
+        return np.lib.stride_tricks.as_strided(view, shape, strides)
     return np.ndarray(shape, view.dtype, view.base, _offset(view), strides)
 
 

@@ -15,6 +15,8 @@ ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
 #
 # Rows of up to this many vectors stay in registers (eight leave room for the constants of exp).
 _REGISTER_VECTORS = 8
+# log_softmax sums in float64, which takes twice the registers: 1.2x to 2x slower than `row` from five vectors on.
+_LOG_REGISTER_VECTORS = 4
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
@@ -156,9 +158,10 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
     fits = row_bytes <= machine.l2_bytes * _ROW_SHARE_OF_L2
     chosen = algorithm
     if chosen is None:
-        if elementwise and _direct(problem) and problem.length <= register_row:
+        vectors = _LOG_REGISTER_VECTORS if problem.op == "log_softmax" else _REGISTER_VECTORS
+        if elementwise and _direct(problem) and problem.length <= vectors * machine.vector_bytes // compute:
             chosen = "registers"
-            why(f"a row of {problem.length} fits {_REGISTER_VECTORS} vectors of {machine.vector_bytes} bytes")
+            why(f"a row of {problem.length} fits {vectors} vectors of {machine.vector_bytes} bytes")
         elif fits if elementwise else problem.length <= _REDUCE_CHUNK:
             chosen = "row"
             why(f"two rows of {problem.length} and their exponentials are {row_bytes >> 10} KiB: they fit half of L2")

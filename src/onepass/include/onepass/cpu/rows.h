@@ -104,7 +104,7 @@ class Rows {
     // the processor looks ahead, and rows are independent.
     template <bool kSoftmax, int kVectors>
     void in_registers(std::int64_t begin, std::int64_t end) {
-        constexpr int kRows = kVectors <= 1 ? 8 : kVectors <= 2 ? 4 : 2;
+        constexpr int kRows = kVectors <= 1 ? 8 : kVectors <= (kSoftmax ? 2 : 4) ? 4 : 2;
         std::int64_t r = begin;
         for (; r + kRows <= end; r += kRows) rows_in_registers<kSoftmax, kVectors, kRows>(r);
         for (; r < end; ++r) rows_in_registers<kSoftmax, kVectors, 1>(r);
@@ -133,7 +133,7 @@ class Rows {
             for (int r = 0; r < kRows; ++r) top[r] = top_of(v[r]);
             for (int r = 0; r < kRows; ++r) {
                 const auto anchor = anchor_at(Vec<C>(top[r]), true);
-                WideSum all;
+                WideSum<C> all;
                 for (const Vec<C>& x : v[r]) all.add(exp_anchored(x, anchor));
                 sum[r] = all.value() * kUnbias<C>;
             }

@@ -58,34 +58,40 @@ inline void two_sum(D a, D b, D& sum, D& lost) {
 
 // A float64 sum over vectors. Of float32 vectors: one running sum for each half. Of float64 vectors, where there is no
 // wider type to add up in: the running sum, and what its additions have lost.
-struct WideSum {
-    VecD a{0.0};
-    VecD b{0.0};
+template <class C>
+struct WideSum;
+
+template <>
+struct WideSum<float> {
+    VecD low{0.0};
+    VecD high{0.0};
 
     ONEPASS_INLINE void add(VecF v) {
-        a = a + low_half(v);
-        b = b + high_half(v);
-        exact_ = false;
+        low = low + low_half(v);
+        high = high + high_half(v);
     }
+    double value() const { return reduce_sum(low + high); }
+};
+
+template <>
+struct WideSum<double> {
+    VecD sum{0.0};
+    VecD lost{0.0};
+
     ONEPASS_INLINE void add(VecD v) {
-        VecD lost;
-        two_sum(a, v, a, lost);
-        b = b + lost;
+        VecD more;
+        two_sum(sum, v, sum, more);
+        lost = lost + more;
     }
     double value() const {
-        if (!exact_) return reduce_sum(a + b);
-        double sum = 0, lost_all = 0;
+        double all = 0, rest = 0;
         for (int i = 0; i < kLanes<double>; ++i) {
-            double lost;
-            two_sum(sum, static_cast<double>(a.v[i]), sum, lost);
-            lost_all += lost + b.v[i];
+            double more;
+            two_sum(all, static_cast<double>(sum.v[i]), all, more);
+            rest += more + lost.v[i];
         }
-        // An infinite sum has lost NaN.
-        return lost_all == lost_all ? sum + lost_all : sum;
+        return rest == rest ? all + rest : all;  // an infinite sum has lost NaN
     }
-
-   private:
-    bool exact_ = true;
 };
 
 // Work done beside a pass, once per four vectors: fetching what comes next, writing what is ready.
@@ -111,7 +117,7 @@ struct Fetch {
 template <bool kWide, bool kKeep, bool kShifted, class T, class Beside, class C = Compute<T>>
 inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor, C* keep, Beside&& beside) {
     constexpr bool kDirect = kWide || sizeof(C) == 8;
-    WideSum total;
+    WideSum<C> total;
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
@@ -162,7 +168,7 @@ inline Partial state_of(const T* x, std::int64_t n, const T* next) {
 template <class T>
 inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
-    WideSum total;
+    WideSum<C> total;
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
         const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
