@@ -4,8 +4,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdlib>
-
 #include "calls.h"
 #include "isa.h"
 #include "memory.h"
@@ -71,17 +69,6 @@ BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, c
     return {bound};
 }
 
-nb::object run(const BoundHandle& handle, nb::handle x, nb::handle out) {
-    ArrayView view, out_view;
-    if (!view_array(x.ptr(), view)) throw nb::type_error("run: x is not an array that the kernels read");
-    const bool has_out = !out.is_none();
-    if (has_out && !view_array(out.ptr(), out_view))
-        throw nb::type_error("run: out is not an array that the kernels write");
-    PyObject* result = run_bound(*handle.bound, view, has_out ? out.ptr() : nullptr, &out_view);
-    if (!result) throw nb::python_error();
-    return nb::steal(result);
-}
-
 // (dtype, shape, strides in elements, address, writable, is a tensor), or None for an array the kernels cannot read.
 nb::object describe(nb::handle x) {
     ArrayView v;
@@ -132,7 +119,22 @@ void copy(std::uintptr_t to, std::uintptr_t from, std::int64_t bytes, bool nonte
                    get_num_threads());
 }
 
+// A plain function, as `call` is: where the interpreter ends while the GIL is released, CPython unwinds the thread, and
+// nanobind's catch-all would stop it.
+PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
+    BoundHandle* handle = nullptr;
+    ArrayView view, out_view;
+    if (count != 3 || !nb::try_cast(nb::handle(args[0]), handle) || !view_array(args[1], view) ||
+        (args[2] != Py_None && !view_array(args[2], out_view))) {
+        PyErr_SetString(PyExc_TypeError, "run(bound, x, out): arrays that the kernels read and write, or out=None");
+        return nullptr;
+    }
+    return run_bound(*handle->bound, view, args[2] == Py_None ? nullptr : args[2], &out_view);
+}
+
 PyMethodDef hot_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run)), METH_FASTCALL,
+     "run(bound, x, out) -> result; out may be None"},
     {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call)), METH_FASTCALL,
      "call(op, x, dim, keepdim, dtype, out, algorithm) -> result, or None if this call has to be planned first"},
     {nullptr, nullptr, 0, nullptr}};
@@ -142,21 +144,12 @@ PyMethodDef hot_methods[] = {
 NB_MODULE(_engine, m) {
     m.doc() = "The compiled half of onepass: CPU kernels, array exchange, threads, the memory of results.";
     if (!import_numpy()) throw nb::python_error();
-    const char* forced = std::getenv("ONEPASS_ISA");
-    if (!choose_isa(forced ? forced : "")) {
-        std::string usable;
-        for (const std::string& name : usable_isas()) usable += " " + name;
-        const std::string message = usable.empty()
-                                        ? "onepass: this processor lacks SSE4.2 (x86-64-v2), which the engine needs"
-                                        : std::string("ONEPASS_ISA=") + forced + ": this processor runs" + usable;
-        PyErr_SetString(PyExc_ImportError, message.c_str());
-        throw nb::python_error();
-    }
+    prepare_threads();
+    choose_isa("");
     nb::class_<BoundHandle>(m, "Bound");
     m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a,
           "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "prefetch"_a,
           "threads"_a, "shape"_a);
-    m.def("run", &run, "bound"_a, "x"_a, "out"_a.none());
     m.def("describe", &describe, "x"_a.none());
     m.def("overlap", &overlap, "a"_a, "b"_a);
     m.def("remember", &remember_call, "op"_a, "x"_a, "dim"_a.none(), "keepdim"_a, "dtype"_a.none(), "out"_a.none(),
@@ -169,6 +162,7 @@ NB_MODULE(_engine, m) {
     m.def("register_dtype",
           [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });
     m.def("isa", [] { return std::string(kernels().isa); });
+    m.def("choose_isa", &choose_isa);
     m.def("isas", &usable_isas);
     m.def("vector_bytes", &vector_bytes);
     m.def("set_num_threads", &set_num_threads);

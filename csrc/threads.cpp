@@ -145,18 +145,8 @@ class Pool {
 // Never destroyed: helpers may still sleep in it when the process ends. A forked child has no helpers and must not
 // touch locks that another thread may have held, so it gets a new pool and leaves the old one behind.
 std::atomic<Pool*> the_pool{nullptr};
-std::once_flag pool_once;
 
-Pool& pool() {
-    std::call_once(pool_once, [] {
-        the_pool = new Pool;
-        pthread_atfork(nullptr, nullptr, [] {
-            the_pool = new Pool;
-            is_helper = false;
-        });
-    });
-    return *the_pool.load(std::memory_order_acquire);
-}
+Pool& pool() { return *the_pool.load(std::memory_order_acquire); }
 
 std::atomic<int> thread_count{0};
 
@@ -185,6 +175,16 @@ class ThreadScratch {
 
 }  // namespace
 
+// At import, before there can be a fork beside a first call: a child that inherits a half-made pool waits for ever.
+void prepare_threads() {
+    if (the_pool.load()) return;
+    the_pool = new Pool;
+    pthread_atfork(nullptr, nullptr, [] {
+        the_pool = new Pool;
+        is_helper = false;
+    });
+}
+
 void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*run)(void*, std::int64_t, std::int64_t),
                   void* context) {
     if (tasks <= 0) return;
@@ -202,6 +202,5 @@ void* scratch(Scratch slot, std::size_t bytes) {
 
 void set_num_threads(int n) { thread_count = n; }
 int get_num_threads() { return thread_count; }
-bool threads_chosen() { return thread_count > 0; }
 
 }  // namespace onepass

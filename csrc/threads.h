@@ -3,8 +3,8 @@
 
 namespace onepass {
 
+void prepare_threads();       // once, before any other call
 void set_num_threads(int n);  // n >= 1
 int get_num_threads();
-bool threads_chosen();  // false until set_num_threads has been called
 
 }  // namespace onepass

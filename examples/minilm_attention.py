@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     print(f"embeddings             {ours.shape}, of length 1")
     print("largest difference")
     for name in ("ours against eager", "ours against float64", "eager against float64"):
-        print(f"  {name:21}{figures[name]:.1e}")
+        print(f"  {name:23}{figures[name]:.1e}")
     print(f"cosine to eager        1 - {1 - figures['least cosine']:.0e} or more")
     similarity = ours[:-1] @ ours[-1]
     best = similarity.argsort()[::-1][:3]

@@ -93,7 +93,7 @@ def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, thread
 # (operation, shape, dtype, dim) -> algorithm: the reason. Sizes far from any threshold, for processors of any cache.
 CHOICES = [
     ("softmax", (49_152, 8), "float32", -1, "registers", "a row is one vector or two"),
-    ("log_softmax", (1000, 16), "float64", -1, "registers", "a row is a few vectors"),
+    ("log_softmax", (1000, 7), "float64", -1, "registers", "a row is a few vectors at most"),
     ("softmax", (4096, 1024), "float32", -1, "row", "4 KiB a row: it waits in cache"),
     ("softmax", (1024, 4096), "bfloat16", -1, "row", "8 KiB a row, and as much again in float32"),
     ("softmax", (16, 4_194_304), "float32", -1, "online", "16 MiB a row: no cache next to a core holds it"),

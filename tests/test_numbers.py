@@ -142,11 +142,11 @@ def test_values_up_to_the_largest_finite_number(dtype, length, algorithm):
         np.testing.assert_array_equal(onepass.amin(x), x.min(axis=1))
 
 
-@pytest.mark.parametrize("length", [100, 1000, 4096, 4097, 70_001])
+@pytest.mark.parametrize("length", [100, 1000, 4097, 20_001])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_equal_values(dtype, length):
     """Every addition of such a row may round the same way: errors add up instead of cancelling."""
-    for value in np.linspace(-3, 3, 13):
+    for value in random_array(20, "float32", sigma=10):
         x = np.full((1, length), value).astype(DTYPES[dtype])
         for op in (*SOFTMAX_FAMILY, "sum", "mean"):
             expected = getattr(reference, op)(x, dtype=np.longdouble)

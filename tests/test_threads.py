@@ -199,9 +199,19 @@ print(time.process_time() - before)
     assert float(run_python(code)) < 0.1
 
 
-def test_an_interrupted_program_ends():
-    """The pool does not keep the interpreter from leaving, in the middle of a call of another thread either."""
-    run_python(
-        HAMMER + "threading.Thread(target=hammer, args=(0, 10**9), daemon=True).start(); time.sleep(0.3)",
-        timeout=60,
-    )
+@pytest.mark.parametrize(
+    "again", ["pass", "onepass.set_num_threads(3); onepass.set_num_threads(2)"], ids=["hot", "cold"]
+)
+def test_a_program_may_end_in_the_middle_of_a_call(again):
+    """A daemon thread is in the engine, without the GIL, when the interpreter goes."""
+    run_python(f"""
+import threading, time
+import numpy as np, onepass
+x = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
+def work():
+    while True:
+        onepass.softmax(x)
+        {again}
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+""")

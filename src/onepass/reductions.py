@@ -1,6 +1,6 @@
 """Row reductions along any dim: sum, mean, amax, amin. Each element is read once.
 
-float32 and 16-bit sums are vector partial sums of at most 4096 elements, added up in float64: the error does not grow
+float32 and 16-bit sums are vector sums of sixteen additions, added up in float64: the error does not grow
 with the row. NumPy integers go to NumPy's own, exact reduction.
 """
 

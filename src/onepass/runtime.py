@@ -69,5 +69,14 @@ def default_cache_bytes() -> int:
     return min(2 << 30, memory_bytes() // 10)
 
 
+def _choose_isa() -> None:
+    name = os.environ.get("ONEPASS_ISA", "")
+    if not _engine.isas():
+        raise ImportError("onepass: this processor lacks SSE4.2 (x86-64-v2), which the engine needs")
+    if not _engine.choose_isa(name):
+        raise ImportError(f"ONEPASS_ISA={name}: this processor runs {', '.join(_engine.isas())}")
+
+
+_choose_isa()
 _engine.set_num_threads(default_threads())
 _engine.set_cache_bound(default_cache_bytes())

@@ -8,8 +8,10 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// Vector sums are moved to float64 after this many elements: the error of a sum then does not grow with the row.
-constexpr std::int64_t kSumBlock = 4096;
+// Vector sums are moved to float64 after sixteen additions each: the error of a sum then does not grow with the row,
+// not even where every addition rounds the same way (a row of equal values).
+template <class C>
+constexpr std::int64_t kSumBlock = 16 * 4 * kLanes<C>;
 
 template <class C>
 constexpr C kInfinity = static_cast<C>(__builtin_huge_val());
@@ -118,8 +120,8 @@ template <bool kWide, bool kKeep, bool kShifted, class T, class Beside, class C 
 inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor, C* keep, Beside&& beside) {
     constexpr bool kDirect = kWide || sizeof(C) == 8;
     WideSum<C> total;
-    for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
-        const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
+    for (std::int64_t begin = 0; begin < n; begin += kSumBlock<C>) {
+        const std::int64_t size = n - begin < kSumBlock<C> ? n - begin : kSumBlock<C>;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
         visit_vectors(x + begin, size, -kInfinity<C>,
                       [&](int k, std::int64_t i, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
@@ -169,8 +171,8 @@ template <class T>
 inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     WideSum<C> total;
-    for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
-        const std::int64_t size = n - begin < kSumBlock ? n - begin : kSumBlock;
+    for (std::int64_t begin = 0; begin < n; begin += kSumBlock<C>) {
+        const std::int64_t size = n - begin < kSumBlock<C> ? n - begin : kSumBlock<C>;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
         visit_vectors(x + begin, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) ONEPASS_INLINE_BODY {
             if constexpr (sizeof(C) == 8) {
