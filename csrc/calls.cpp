@@ -1,7 +1,6 @@
 #include "calls.h"
 
 #include <array>
-#include <cstring>
 #include <exception>
 #include <string_view>
 #include <unordered_map>
@@ -27,10 +26,8 @@ class Key {
     void add(std::int64_t v) { values_[size_++] = v; }
     void add(const ArrayView& v) {
         add(static_cast<std::int64_t>(v.dtype) << 8 | v.ndim);
-        std::memcpy(values_.data() + size_, v.shape, sizeof(std::int64_t) * static_cast<std::size_t>(v.ndim));
-        size_ += static_cast<std::size_t>(v.ndim);
-        std::memcpy(values_.data() + size_, v.strides, sizeof(std::int64_t) * static_cast<std::size_t>(v.ndim));
-        size_ += static_cast<std::size_t>(v.ndim);
+        for (int i = 0; i < v.ndim; ++i) add(v.shape[i]);
+        for (int i = 0; i < v.ndim; ++i) add(v.strides[i]);
     }
     std::string_view bytes() const {
         return {reinterpret_cast<const char*>(values_.data()), size_ * sizeof(std::int64_t)};

@@ -1,5 +1,6 @@
 // The pool and the block cache by themselves, from threads that hold no interpreter's lock: tools/sanitize.sh builds this
-// with csrc/threads.cpp and csrc/memory.cpp under each sanitizer. With an argument, forked children join in.
+// with csrc/threads.cpp and csrc/memory.cpp under each sanitizer. `fork`: forked children join in. Not under
+// AddressSanitizer or ThreadSanitizer, whose own locks a child may inherit locked.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,13 +134,14 @@ pid_t child(unsigned seed) {
 
 }  // namespace
 
-int main(int count, char**) {
+int main(int argument_count, char**) {
+    const bool forks = argument_count > 1;
     onepass::prepare_threads();
     onepass::set_cache_bound(std::size_t{32} << 20);
     for (unsigned wave = 0; wave < 3; ++wave) {
         std::thread both(use_both, 1000 * wave, 120);
         std::vector<pid_t> children;
-        for (unsigned i = 0; count > 1 && i < 3; ++i) {
+        for (unsigned i = 0; forks && i < 3; ++i) {
             usleep(5000);
             children.push_back(child(50 * wave + i));
         }

@@ -2,16 +2,14 @@
 
     python tests/sanitized.py isas             the instruction sets to run it under, on one line
     python tests/sanitized.py memory           every algorithm, operation and dtype at the edges of its memory
-    python tests/sanitized.py threads [--fork] the pool and the cache of results from several Python threads
+    python tests/sanitized.py threads          the pool and the cache of results from several Python threads
 """
 
 import dataclasses
 import itertools
-import os
 import queue
 import sys
 import threading
-import time
 from collections import Counter
 from functools import lru_cache
 
@@ -366,14 +364,11 @@ class Hammer:
                 self.wrong.append("memory_stats")
 
     def wave(self, count, rounds, seed):
-        """Threads that begin and end together; what they made is checked and dies here."""
+        """Threads that begin and end together; what they leave is checked and dies here."""
         made = queue.SimpleQueue()
         threads = [threading.Thread(target=self.work, args=(seed + i, rounds, made)) for i in range(count)]
         for t in threads:
             t.start()
-        return threads, made
-
-    def finish(self, threads, made):
         for t in threads:
             t.join()
         while not made.empty():
@@ -382,36 +377,17 @@ class Hammer:
                 self.wrong.append(WORK[k])
 
 
-def threads(fork):
+def threads():
     plan._PARALLEL_ELEMENTS = 1 << 10  # small enough for a sanitizer, large enough to be shared
     hammer = Hammer()
     for seed in range(4):
-        begun = hammer.wave(4, 40, 100 * seed)
-        if fork:
-            time.sleep(0.05)
-            children = [child(hammer, seed) for _ in range(2)]
-        hammer.finish(*begun)
-        if fork and any(os.waitpid(pid, 0)[1] != 0 for pid in children):
-            sys.exit("a forked child failed")
+        hammer.wave(4, 40, 100 * seed)
     if hammer.wrong:
         sys.exit(f"wrong results: {hammer.wrong[:5]}")
     live = onepass.memory_stats()["live_blocks"]
     if live:
         sys.exit(f"{live} blocks were not given back")
-    print(f"threads, {_engine.isa()}: {hammer.calls} calls from 16 threads{', 8 forked children' * fork}: no wrong result")
-
-
-def child(hammer, seed):
-    """Forked while the threads of its parent are in the middle of calls."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            hammer.finish(*hammer.wave(3, 15, 1000 + seed))
-            status = 1 if hammer.wrong else 0
-        finally:
-            os._exit(status)
-    return pid
+    print(f"threads, {_engine.isa()}: {hammer.calls} calls from 16 threads: no wrong result")
 
 
 def main(arguments):
@@ -419,8 +395,8 @@ def main(arguments):
         print(*_engine.isas())
     elif arguments == ["memory"]:
         memory()
-    elif arguments[:1] == ["threads"] and arguments[1:] in ([], ["--fork"]):
-        threads("--fork" in arguments)
+    elif arguments == ["threads"]:
+        threads()
     else:
         sys.exit(__doc__)
 

@@ -40,20 +40,35 @@ run() {
         "$python" -S -X faulthandler tests/sanitized.py "$@"
 }
 
+# name, sanitizers, arguments: the pool and the block cache alone, without an interpreter.
+run_alone() {
+    local program=build/sanitize/alone_$1
+    mkdir -p build/sanitize
+    "$CXX" -std=c++20 -O1 -g -fno-omit-frame-pointer -fsanitize="$2" -fno-sanitize-recover=all -Icsrc \
+        -Isrc/onepass/include tests/sanitized.cpp csrc/threads.cpp csrc/memory.cpp -pthread -o "$program"
+    shift 2
+    echo "+ $program $*"
+    setarch "$(uname -m)" -R "$program" "$@"
+}
+
 address() {
-    build address address,undefined
     # Leaks are not looked for: the interpreter, and the engine's pool and cache, keep memory until the end.
     export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1
+    run_alone undefined undefined fork
+    run_alone address address,undefined
+    build address address,undefined
+    local isa
     for isa in $(ONEPASS_ISA='' run address libasan.so isas | tail -n 1); do
         ONEPASS_ISA=$isa run address libasan.so memory
     done
-    run address libasan.so threads --fork
+    run address libasan.so threads
 }
 
 thread() {
-    build thread thread
     export TSAN_OPTIONS="suppressions=$PWD/tools/tsan.supp halt_on_error=1 second_deadlock_stack=1"
+    run_alone thread thread
+    build thread thread
     run thread libtsan.so threads
 }
 
