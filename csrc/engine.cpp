@@ -145,6 +145,8 @@ NB_MODULE(_engine, m) {
     m.doc() = "The compiled half of onepass: CPU kernels, array exchange, threads, the memory of results.";
     if (!import_numpy()) throw nb::python_error();
     prepare_threads();
+    // A daemon thread inside a call when the interpreter ends keeps its plan: nothing to warn a user of.
+    nb::set_leak_warnings(false);
     choose_isa("");
     nb::class_<BoundHandle>(m, "Bound");
     m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a,

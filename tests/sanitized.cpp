@@ -1,5 +1,5 @@
-// The pool and the block cache by themselves, from threads that hold no interpreter's lock: tools/sanitize.sh builds this
-// with csrc/threads.cpp and csrc/memory.cpp under each sanitizer. `fork`: forked children join in. Not under
+// The pool and the block cache by themselves, from threads that hold no interpreter's lock: tools/sanitize.sh builds
+// this with csrc/threads.cpp and csrc/memory.cpp under each sanitizer. `fork`: forked children join in. Not under
 // AddressSanitizer or ThreadSanitizer, whose own locks a child may inherit locked.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,7 +53,8 @@ void use_blocks(unsigned seed, int rounds) {
     std::mt19937 random(seed);
     for (int i = 0; i < rounds; ++i) {
         const std::size_t bytes = onepass::kSmallestBlock + random() % (std::size_t{5} << 20);
-        Marked mine{static_cast<unsigned char*>(onepass::take_block(bytes)), bytes, static_cast<unsigned char>(random())};
+        Marked mine{static_cast<unsigned char*>(onepass::take_block(bytes)), bytes,
+                    static_cast<unsigned char>(random())};
         if (!mine.block) {
             expect(false, "no block");
             return;

@@ -1,8 +1,8 @@
 """What tools/sanitize.sh runs under sanitizers: NumPy alone, no test framework. It fails on a wrong result, too.
 
-    python tests/sanitized.py isas             the instruction sets to run it under, on one line
-    python tests/sanitized.py memory           every algorithm, operation and dtype at the edges of its memory
-    python tests/sanitized.py threads          the pool and the cache of results from several Python threads
+python tests/sanitized.py isas             the instruction sets to run it under, on one line
+python tests/sanitized.py memory           every algorithm, operation and dtype at the edges of its memory
+python tests/sanitized.py threads          the pool and the cache of results from several Python threads
 """
 
 import dataclasses
@@ -225,7 +225,7 @@ TILES = ("strided", "packed")
 LENGTHS = (1, 2, 3, 5, 8, 9, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255, 1023, 1025, 4097, 9001)
 INNERS = (2, 3, 5, 7, 8, 12, 15, 16, 17, 31, 33, 100, 259)
 STEPS = (1, 2, 3, 7, 17, 40, 133)
-EMPTY = (((0,), 0), ((0, 5), 1), ((5, 0), 1), ((0, 5), 0), ((5, 0), 0), ((2, 0, 3), 1), ((2, 0, 3), (0, 2)), ((0, 0), None))
+EMPTY = (((0,), 0), ((0, 5), 1), ((5, 0), 1), ((0, 5), 0), ((5, 0), 0), ((2, 0, 3), (0, 2)), ((0, 0), None))
 
 
 def memory():
