@@ -27,10 +27,13 @@ struct RowState {
     T m;
     T d;
 
-    static ONEPASS_HD RowState identity() { return {-static_cast<T>(__builtin_huge_val()), static_cast<T>(0)}; }
+    // -inf by its bits: the GPU's compiler has no name for it.
+    static ONEPASS_HD RowState identity() {
+        return {static_cast<T>(__builtin_bit_cast(double, 0xfff0000000000000ull)), static_cast<T>(0)};
+    }
 
     // Adds one element. NaN goes into d, which every later merge keeps.
-    ONEPASS_HD void push(T x) { merge({x, static_cast<T>(1)}); }
+    ONEPASS_HD void push(T x) { merge({x, x == x ? static_cast<T>(1) : x}); }
 
     // Adds another state. Equal anchors are compared first: that is the common case, it is exact, and it keeps
     // (-inf) - (-inf) and inf - inf out of the exponent.

@@ -1,0 +1,220 @@
+"""CudaPlan: the value that says which kernel serves a problem on a GPU and how it is launched. What a plan says is what
+is compiled and launched, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
+from .device import Device
+
+DIRECT = "onepass::cuda::Direct"
+# Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
+BLOCK_SCRATCH = 1024
+# As many times the blocks that are resident at once, then blocks take further rows (OneFlow's number).
+_WAVES = 32
+_OPS = {
+    "softmax": "Softmax",
+    "log_softmax": "LogSoftmax",
+    "logsumexp": "LogSumExp",
+    "sum": "RowSum",
+    "mean": "RowMean",
+    "amax": "RowMax",
+    "amin": "RowMin",
+}
+_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "onepass::cuda::half",
+    "bfloat16": "onepass::cuda::bfloat16",
+}
+
+
+@dataclass(frozen=True)
+class Functor:
+    """A load or store functor (load_store.h): its C++ type, the words of its fields, and its text if it is yours."""
+
+    type: str = DIRECT
+    words: tuple[int, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Parameters to be held fixed while the planner chooses the others: for ablations. None leaves the choice."""
+
+    pack: int | None = None
+    rows: int | None = None  # per access, warp
+    lanes: int | None = None  # per row, warp
+    threads: int | None = None
+    padded: bool | None = None  # True also where a row fills its packs, warp and block
+    staged: bool | None = None  # strided: False reads twice
+
+
+@dataclass(frozen=True)
+class CudaPlan:
+    """How one problem is run on a GPU. Equal problems on equal devices have equal plans."""
+
+    algorithm: str
+    header: str  # to be included
+    kernel: str  # name expression: the instantiation to compile
+    source: str  # text of functors, to come before the header
+    threads: int
+    cluster: int
+    shared_bytes: int  # dynamic
+    units: int
+    units_per_block: int
+    waves: int  # the grid is no larger than this many times the blocks that are resident at once
+    words: tuple[int, ...]  # the Job after its two pointers
+    shape: tuple[tuple[str, int | str], ...]  # the kernel's parameters
+    reads: int
+    input_bytes: int
+    result_bytes: int
+    why: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes through main memory, if nothing is found in L2."""
+        return self.input_bytes * self.reads + self.result_bytes
+
+    def blocks(self, resident_per_multiprocessor: int, multiprocessors: int) -> int:
+        """The grid, from the blocks of this kernel that one multiprocessor holds; 0 when there is nothing to do."""
+        resident = max(1, resident_per_multiprocessor) * multiprocessors
+        return min(-(-self.units // self.units_per_block), resident * self.waves)
+
+    def resident(self, device: Device, registers: int = 0) -> int:
+        """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
+        counts = [device.max_threads // self.threads, 32 if device.max_threads > 1536 else 24]
+        counts.append(device.shared_per_multiprocessor // (self.shared_bytes + 2 * BLOCK_SCRATCH))
+        if registers:
+            counts.append(device.registers // (-(-registers // 8) * 8 * self.threads))
+        return max(0, min(counts))
+
+    def __str__(self) -> str:
+        shape = dict(self.shape)
+        access = f"packs of {shape['pack']}" if shape["pack"] != 1 else "one element"
+        alignment = {
+            "whole": "",
+            "peeled": ", head and tail peeled",
+            "apart": ", head and tail peeled, input by element",
+        }[str(shape.get("alignment", "whole"))]
+        if self.algorithm == "strided":
+            across = int(shape["across"])
+            tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads, {access} each"
+            return f"strided: {tile}, {self._wait}"
+        lanes = int(shape.get("lanes", self.threads))
+        unit = f"{lanes} lane{'s' * (lanes != 1)}" if self.algorithm == "warp" else f"a block of {lanes}"
+        held = f"{shape['packs']} x {access} each" if "packs" in shape else f"{access} each"
+        rows = f", {shape['rows']} rows at a time" if shape.get("rows", 1) != 1 else ""
+        return f"{self.algorithm}: {unit} per row, {held}{alignment}{rows}, {self._wait}"
+
+    @property
+    def _wait(self) -> str:
+        """Where a row waits between its passes."""
+        if self.shared_bytes:
+            return f"in {self.shared_bytes} bytes of shared memory"
+        if "packs" in dict(self.shape):
+            return "in registers"
+        return "read once" if self.reads == 1 else f"kept nowhere, {self.reads} reads"
+
+
+@dataclass
+class Choice:
+    """What the planner has been told, and the sentences it gives back."""
+
+    problem: Problem
+    device: Device
+    algorithm: str | None
+    x_past: int | None
+    y_past: int | None
+    load: Functor
+    store: Functor
+    tuning: Tuning
+    why: list[str]
+
+    @property
+    def x_size(self) -> int:
+        return ITEMSIZE[self.problem.dtype]
+
+    @property
+    def y_size(self) -> int:
+        return ITEMSIZE[self.problem.result_dtype]
+
+    @property
+    def elementwise(self) -> bool:
+        return self.problem.op in ELEMENTWISE
+
+    @property
+    def kept_axes(self) -> tuple[Axis, ...]:
+        """At least one, so that every job has an axis of rows."""
+        return self.problem.outer or (Axis(1, 0, 0),)
+
+    @property
+    def kept_size(self) -> int:
+        """Bytes of an element that waits in shared memory: as read, or as a functor left it."""
+        return self.x_size if self.load.type == DIRECT else ITEMSIZE[self.problem.compute_dtype]
+
+    @property
+    def registers_per_element(self) -> int:
+        return ITEMSIZE[self.problem.compute_dtype] // 4
+
+    def refuse(self, reason: str) -> ValueError:
+        p = self.problem
+        return ValueError(
+            f"{p.op}: algorithm {self.algorithm!r} cannot serve an input of shape {p.shape}, dtype {p.dtype}, dim "
+            f"{p.dims} on {self.device.name}: {reason}; leave algorithm=None to have one chosen"
+        )
+
+
+def _cpp(value: int | str | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def build(
+    choice: Choice,
+    algorithm: str,
+    header: str,
+    function: str,
+    shape_type: str,
+    shape: dict[str, int | str | bool],
+    *,
+    threads: int,
+    shared_bytes: int,
+    units: int,
+    units_per_block: int,
+    axes: tuple[Axis, ...],
+    reads: int,
+) -> CudaPlan:
+    problem = choice.problem
+    fields = ", ".join(
+        f".{name} = onepass::cuda::Alignment::{value}" if name == "alignment" else f".{name} = {_cpp(value)}"
+        for name, value in shape.items()
+    )
+    arguments = [
+        f"onepass::cuda::{_OPS[problem.op]}",
+        _TYPES[problem.dtype],
+        _TYPES[problem.result_dtype],
+        f"onepass::cuda::{shape_type}{{{fields}}}",
+    ]
+    if choice.load.type != DIRECT or choice.store.type != DIRECT:
+        arguments += [choice.load.type, choice.store.type]
+    layout = [n for axis in axes for n in (axis.size, axis.x_stride, axis.y_stride)]
+    sources = dict.fromkeys(f.source for f in (choice.load, choice.store) if f.source)
+    return CudaPlan(
+        algorithm=algorithm,
+        header=f"onepass/cuda/{header}",
+        kernel=f"onepass::cuda::{function}<{', '.join(arguments)}>",
+        source="\n".join(sources),
+        threads=threads,
+        cluster=1,
+        shared_bytes=shared_bytes,
+        units=units if problem.length or not choice.elementwise else 0,
+        units_per_block=units_per_block,
+        waves=_WAVES,
+        words=(problem.rows, problem.length, *layout, *choice.load.words, *choice.store.words),
+        shape=tuple((name, _cpp(v) if isinstance(v, bool) else v) for name, v in shape.items()),
+        reads=reads,
+        input_bytes=problem.input_bytes,
+        result_bytes=problem.result_bytes,
+        why=tuple(choice.why),
+    )

@@ -1,0 +1,147 @@
+// The exponential of a softmax, without the rounding of x - max. The algorithm, and why, is in cpu/exp.h: exp(x) =
+// 2^n * exp(r), dividing by 2^k only changes the integer n, and a maximum beyond kShiftLimit is subtracted first.
+//
+// Two precisions:
+// - float and double: range reduction by two FMAs, then a polynomial. Better than 1 ULP for any x, however far below
+//   the maximum, and the same bits on a CPU: what the simulator measures is what a GPU computes. The polynomial takes
+//   six FMAs where ex2.approx would take a multiplication and two cycles of the special-function unit; a float32 row
+//   leaves about 60 operations per element on an H200 before memory waits.
+// - Coarse: one FMA and ex2.approx. Its error, 2^-19 of the exponential, is 1/250 ULP of a float16 result. 16-bit rows
+//   leave a quarter to a half of the time per element, and on a B200 no more than 18 operations.
+//
+// No operation here may be contracted with another: headers are compiled with --fmad=false and say fma where they mean
+// it, so that every pass over a row computes the same exponential and probabilities sum to 1.
+#pragma once
+
+#include "../ops.h"
+#include "types.h"
+
+namespace onepass::cuda {
+
+// A float32 of which only as much will be seen as a 16-bit result shows.
+struct Coarse {
+    float value;
+
+    Coarse() = default;
+    __device__ __forceinline__ Coarse(float x) : value(x) {}
+    explicit __device__ __forceinline__ operator float() const { return value; }
+
+    friend __device__ __forceinline__ Coarse operator-(Coarse a, Coarse b) { return a.value - b.value; }
+    friend __device__ __forceinline__ Coarse operator*(Coarse a, Coarse b) { return a.value * b.value; }
+    friend __device__ __forceinline__ Coarse fma(Coarse a, Coarse b, Coarse c) {
+        return ::fma(a.value, b.value, c.value);
+    }
+};
+
+// What exponentials of a row are computed in: as precise as the result can show.
+template <class In, class Out>
+using Precision = choose<sizeof(Out) == 2 && kSame<Compute<In, Out>, float>, Coarse, Compute<In, Out>>;
+
+template <class V>
+struct ExpTable;
+
+template <>
+struct ExpTable<float> {
+    using Compute = float;
+    using Bits = unsigned;
+    static constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer and leaves that in the low bits
+    static constexpr int kMantissaBits = 23;
+    static constexpr int kExponentBias = 127;
+    static constexpr int kBias = 60;  // exponentials are scaled by 2^60: none that matters is subnormal
+    static constexpr float kUnbias = 0x1p-60f;
+    static constexpr float kFloor = 118;  // e^-118 = 2^-170: far below the smallest subnormal, within reach of kBias
+    static constexpr float kShiftLimit = 512;
+    static constexpr float kLog2E = 0x1.715476p0f;
+    // ln2 in two parts: n * high is exact, and so is x - n * high, which n brings near.
+    static constexpr float kLn2High = 0x1.63p-1f;
+    static constexpr float kLn2Low = -0x1.bd0106p-13f;
+    static constexpr float kLn2 = 0x1.62e43p-1f;
+    // exp(r) = 1 + r * q(r), |r| <= ln2 / 2: relative error 2.1e-9 before rounding
+    static constexpr int kTerms = 6;
+    static constexpr float kPolynomial[kTerms] = {0.0013843010367f, 0.00837453745604f, 0.0416680296877f,
+                                                  0.166664267558f,  0.499999940464f,   1.00000003316f};
+};
+
+template <>
+struct ExpTable<double> {
+    using Compute = double;
+    using Bits = unsigned long long;
+    static constexpr double kRound = 0x1.8p52;
+    static constexpr int kMantissaBits = 52;
+    static constexpr int kExponentBias = 1023;
+    static constexpr int kBias = 500;
+    static constexpr double kUnbias = 0x1p-500;
+    static constexpr double kFloor = 866;  // 2^-1250
+    static constexpr double kShiftLimit = 4096;
+    static constexpr double kLog2E = 0x1.71547652b82fep0;
+    static constexpr double kLn2High = 0x1.62e42feep-1;
+    static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+    static constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+    // relative error 3.9e-18 before rounding
+    static constexpr int kTerms = 11;
+    static constexpr double kPolynomial[kTerms] = {2.5000777540752993969e-8,
+                                                   2.7630992255702951625e-7,
+                                                   2.7557587176702152325e-6,
+                                                   0.000024801491138363901735,
+                                                   0.00019841269502394274645,
+                                                   0.0013888888945386763614,
+                                                   0.0083333333334977885014,
+                                                   0.041666666666524076186,
+                                                   0.16666666666666405591,
+                                                   0.50000000000000112587,
+                                                   1.0};
+};
+
+template <>
+struct ExpTable<Coarse> : ExpTable<float> {
+    // The anchor's `magic` is the number to add to x * log2e, nothing to round with.
+    static constexpr float kRound = 0;
+    static constexpr int kExponentBias = 0;
+};
+
+}  // namespace onepass::cuda
+
+namespace onepass {
+inline namespace ONEPASS_ISA {  // where ops.h looks for it
+
+// exp(x - anchor) * 2^kBias for V = float, double. NaN gives NaN.
+template <class V>
+__device__ __forceinline__ V exp_anchored(V x, const Anchor<V, true>& anchor) {
+    using Table = cuda::ExpTable<V>;
+    x = fmax(x - anchor.shift, anchor.floor);
+    const V t = fma(x, Table::kLog2E, anchor.magic);
+    const V n = t - anchor.magic;
+    V r = fma(n, -Table::kLn2High, x);
+    r = fma(n, -Table::kLn2Low, r);
+    V q = Table::kPolynomial[0];
+#pragma unroll
+    for (int i = 1; i < Table::kTerms; ++i) q = fma(q, r, Table::kPolynomial[i]);
+    const V e = fma(q, r, V(1));
+    // The low bits of t hold n - k + kBias + the exponent's bias: shifted into place they are that power of two. It is
+    // multiplied, not added to e's exponent, so that NaN stays NaN.
+    using Bits = typename Table::Bits;
+    return e * __builtin_bit_cast(V, __builtin_bit_cast(Bits, t) << Table::kMantissaBits);
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass
+
+namespace onepass::cuda {
+
+__device__ __forceinline__ Coarse exp_anchored(Coarse x, const Anchor<Coarse, true>& anchor) {
+    return ptx::exp2_approx(::fma(x.value - anchor.shift.value, ExpTable<Coarse>::kLog2E, anchor.magic.value));
+}
+
+// The anchor for a row with this maximum; NaN and infinities give one whose exponentials are NaN. kExact: the maximum
+// itself, so that its own exponential is exactly 1 (what logarithms need); else the nearest power of two.
+template <class V, bool kExact>
+__device__ __forceinline__ Anchor<V, true> anchor_at(typename ExpTable<V>::Compute max) {
+    using Table = ExpTable<V>;
+    using C = typename Table::Compute;
+    const C shift = kExact || !(fabs(max) <= Table::kShiftLimit) ? max : C(0);
+    const C m = max - shift;
+    const C k = kExact ? m : rint(m * Table::kLog2E);
+    return {shift, m - Table::kFloor, (Table::kRound + C(Table::kExponentBias + Table::kBias)) - k};
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,100 @@
+// How elements come into a kernel and leave it: the wide access, the conversion, and a functor that sees each element
+// on its way. A functor fuses what would be an operation of its own before or after: scaling, masking, yours.
+//
+// A functor is a struct of 8-byte fields (they follow the Job's own words, job.h) with
+//     template <class C> __device__ C operator()(C x, long long row, long long column) const;
+// C is float or double, row counts the kept elements, column the reduced ones. A load functor that can turn elements
+// into -inf to leave them out says `static constexpr bool kMasks = true;`.
+#pragma once
+
+#include "pack.h"
+#include "types.h"
+
+namespace onepass::cuda {
+
+// ---- functors ----
+
+struct Direct {
+    template <class C>
+    __device__ __forceinline__ C operator()(C x, int64, int64) const {
+        return x;
+    }
+};
+
+struct Scaled {
+    double factor;
+
+    template <class C>
+    __device__ __forceinline__ C operator()(C x, int64, int64) const {
+        return x * static_cast<C>(factor);
+    }
+};
+
+// Keeps the elements whose byte is not 0.
+struct Masked {
+    static constexpr bool kMasks = true;
+
+    const unsigned char* keep;
+    int64 row_stride;
+    int64 column_stride;
+
+    template <class C>
+    __device__ __forceinline__ C operator()(C x, int64 row, int64 column) const {
+        return keep[row * row_stride + column * column_stride] ? x : -kInfinity<C>;
+    }
+};
+
+template <class Load>
+inline constexpr bool kMasks = requires { requires Load::kMasks; };
+
+// ---- one row in memory ----
+
+// The row's elements as values of type C. kWide: its packs lie on pack boundaries.
+template <class In, class C, class Load, Use kUse, bool kWide>
+struct Reader {
+    const In* x;
+    int64 row;
+    Load load;
+
+    __device__ __forceinline__ C one(int64 column) const { return load(widen<C>(x[column]), row, column); }
+
+    template <int N>
+    __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
+        if constexpr (kWide) {
+            const auto from = load_pack<kUse, N>(x + column);
+#pragma unroll
+            for (int i = 0; i < N; ++i) to[i] = load(widen<C>(from.at[i]), row, column + i);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; ++i) to[i] = one(column + i);
+        }
+    }
+};
+
+template <class Out, class C, class Store>
+struct Writer {
+    Out* y;
+    int64 row;
+    Store store;
+
+    __device__ __forceinline__ void one(int64 column, C value) const {
+        y[column] = narrow<Out>(store(value, row, column));
+    }
+
+    template <int N>
+    __device__ __forceinline__ void pack(int64 column, const C (&values)[N]) const {
+        typename Pack<Out, N>::Elements to;
+        if constexpr (N == 1) {
+            to.at[0] = narrow<Out>(store(values[0], row, column));
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i += 2) {
+                narrow_pair(store(values[i], row, column + i), store(values[i + 1], row, column + i + 1), to.at[i],
+                            to.at[i + 1]);
+            }
+        }
+        store_pack<N>(y + column, to);
+    }
+};
+
+}  // namespace onepass::cuda

@@ -1,0 +1,97 @@
+// Everything the kernels need of a GPU that CUDA C++ has no word for, one function per instruction.
+//
+// Under ONEPASS_CUSIM the same functions come from the simulator of tests/cusim: this is the only place where the two
+// differ.
+#pragma once
+
+#ifdef ONEPASS_CUSIM
+#include "cusim_ptx.h"
+#else
+
+// A variable in shared memory. Under the simulator it is found through its block.
+#define ONEPASS_SHARED(type, name) __shared__ type name
+#define ONEPASS_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+
+namespace onepass::cuda::ptx {
+
+__device__ __forceinline__ float from_half(unsigned short bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+
+__device__ __forceinline__ unsigned short to_half(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+__device__ __forceinline__ unsigned short to_bfloat16(float x) {
+#if __CUDA_ARCH__ >= 800
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+#else
+    const unsigned bits = __float_as_uint(x);
+    if (x != x) return 0x7fff;
+    return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
+}
+
+// The first in the low half.
+__device__ __forceinline__ unsigned to_half_pair(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+#else
+    return to_half(first) | static_cast<unsigned>(to_half(second)) << 16;
+#endif
+}
+
+__device__ __forceinline__ unsigned to_bfloat16_pair(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+#else
+    return to_bfloat16(first) | static_cast<unsigned>(to_bfloat16(second)) << 16;
+#endif
+}
+
+// Towards zero, and odd unless exact: rounding this to fewer bits is rounding x to them.
+__device__ __forceinline__ float to_float_odd(double x) {
+    const float toward_zero = __double2float_rz(x);
+    if (static_cast<double>(toward_zero) == x || x != x) return toward_zero;
+    return __uint_as_float(__float_as_uint(toward_zero) | 1);
+}
+
+// 2^x to 2 ULP; subnormal results are zeros.
+__device__ __forceinline__ float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float max_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+    float m;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+    return m;
+#else
+    return a > b || a != a ? a : b;
+#endif
+}
+
+__device__ __forceinline__ float min_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+    float m;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+    return m;
+#else
+    return a < b || a != a ? a : b;
+#endif
+}
+
+}  // namespace onepass::cuda::ptx
+#endif

@@ -1,0 +1,179 @@
+// Reductions of one value per thread: over a group of lanes by shuffles, over a block in two levels, over the threads
+// of a block that share a column. For any type of 4, 8 or 16 bytes and any commutative, associative combination.
+//
+// The order of combination is fixed: the same input gives the same bits in every run.
+#pragma once
+
+#include "../row_state.h"
+#include "sum.h"
+#include "types.h"
+
+namespace onepass::cuda {
+
+inline constexpr int kWarpLanes = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// ---- combinations ----
+
+struct Add {
+    template <class T>
+    __device__ __forceinline__ T operator()(T a, T b) const {
+        return a + b;
+    }
+};
+
+// NaN if either is one.
+struct Max {
+    template <class T>
+    __device__ __forceinline__ T operator()(T a, T b) const {
+        return max_or_nan(a, b);
+    }
+};
+
+struct Min {
+    template <class T>
+    __device__ __forceinline__ T operator()(T a, T b) const {
+        return min_or_nan(a, b);
+    }
+};
+
+// For RowState, Sum and every other state that knows how to take in another.
+struct Merge {
+    template <class T>
+    __device__ __forceinline__ T operator()(T a, T b) const {
+        a.merge(b);
+        return a;
+    }
+};
+
+// ---- lanes ----
+
+// A shuffle of any trivial type, 32 bits at a time.
+template <class T, class Shuffle>
+__device__ __forceinline__ T shuffled(T value, Shuffle shuffle) {
+    static_assert(sizeof(T) % 4 == 0);
+    struct Words {
+        unsigned at[sizeof(T) / 4];
+    };
+    auto words = __builtin_bit_cast(Words, value);
+#pragma unroll
+    for (unsigned& word : words.at) word = shuffle(word);
+    return __builtin_bit_cast(T, words);
+}
+
+// Every lane of a group of kLanes neighbours gets the total. The butterfly: each step pairs lanes whose numbers differ
+// in one bit, and both compute the same, since the combination is commutative. All lanes of the warp take part.
+template <int kLanes, class T, class Combine>
+__device__ __forceinline__ T all_reduce_lanes(T value, Combine combine) {
+#pragma unroll
+    for (int mask = kLanes / 2; mask > 0; mask /= 2) {
+        value = combine(value, shuffled(value, [=](unsigned w) { return __shfl_xor_sync(kAllLanes, w, mask); }));
+    }
+    return value;
+}
+
+// The first lane of the group gets the total; what the others get is of no use.
+template <int kLanes, class T, class Combine>
+__device__ __forceinline__ T reduce_lanes(T value, Combine combine) {
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+        value =
+            combine(value, shuffled(value, [=](unsigned w) { return __shfl_down_sync(kAllLanes, w, offset, kLanes); }));
+    }
+    return value;
+}
+
+// ---- a block ----
+
+// First level: each warp by shuffles. Second level: the warps' totals through shared memory, which every warp then
+// reduces for itself, so that all threads get the total after one barrier.
+//
+// The totals alternate between two places. A thread that writes to one of them again has passed the barrier of the
+// reduction between, and every thread had read the first place before it came to that barrier.
+template <int kThreads>
+class BlockReduce {
+   public:
+    static constexpr int kWarps = kThreads / kWarpLanes;
+    static_assert(kThreads % kWarpLanes == 0 && kWarps <= kWarpLanes && (kWarps & (kWarps - 1)) == 0);
+
+    struct alignas(16) Slot {
+        unsigned words[4];
+    };
+    struct Scratch {
+        Slot slot[2][kWarps];
+    };
+
+    __device__ __forceinline__ explicit BlockReduce(Scratch& scratch) : scratch_(scratch) {}
+
+    template <class T, class Combine>
+    __device__ __forceinline__ T operator()(T value, Combine combine) {
+        static_assert(sizeof(T) <= sizeof(Slot) && alignof(T) <= alignof(Slot));
+        value = all_reduce_lanes<kWarpLanes>(value, combine);
+        if constexpr (kWarps == 1) return value;
+        Slot* slot = scratch_.slot[turn_];
+        turn_ ^= 1;
+        const int lane = threadIdx.x % kWarpLanes;
+        if (lane == 0) *reinterpret_cast<T*>(slot + threadIdx.x / kWarpLanes) = value;
+        __syncthreads();
+        return all_reduce_lanes<kWarps>(*reinterpret_cast<const T*>(slot + lane % kWarps), combine);
+    }
+
+   private:
+    Scratch& scratch_;
+    int turn_ = 0;
+};
+
+// ---- columns of a block ----
+
+// kAcross threads lie side by side across the columns of a tile, N columns each; all threads with the same place
+// across share those columns. Every one of them gets its columns' totals.
+template <class Largest, int kThreads, int kAcross, int N>
+class ColumnReduce {
+   public:
+    static constexpr int kWarps = kThreads / kWarpLanes;
+    static_assert(kThreads % kWarpLanes == 0 && kAcross <= kWarpLanes && (kAcross & (kAcross - 1)) == 0);
+
+    struct Scratch {
+        Largest slot[2][kWarps][kAcross * N];
+    };
+
+    __device__ __forceinline__ explicit ColumnReduce(Scratch& scratch)
+        : scratch_(reinterpret_cast<unsigned char*>(&scratch)) {}
+
+    template <class T, class Combine>
+    __device__ __forceinline__ void operator()(T (&value)[N], Combine combine) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+#pragma unroll
+            for (int mask = kAcross; mask < kWarpLanes; mask *= 2) {
+                value[i] = combine(value[i],
+                                   shuffled(value[i], [=](unsigned w) { return __shfl_xor_sync(kAllLanes, w, mask); }));
+            }
+        }
+        if constexpr (kWarps > 1) {
+            static_assert(sizeof(T) <= sizeof(Largest));
+            auto* const slot =
+                reinterpret_cast<T(*)[kAcross * N]>(scratch_ + turn_ * (kWarps * kAcross * N * sizeof(Largest)));
+            turn_ ^= 1;
+            const int lane = threadIdx.x % kWarpLanes;
+            const int first = threadIdx.x % kAcross * N;
+            if (lane < kAcross) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) slot[threadIdx.x / kWarpLanes][first + i] = value[i];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < N; ++i) value[i] = slot[0][first + i];
+            for (int warp = 1; warp < kWarps; ++warp) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) value[i] = combine(value[i], slot[warp][first + i]);
+            }
+        }
+    }
+
+   private:
+    unsigned char* scratch_;
+    int turn_ = 0;
+};
+
+}  // namespace onepass::cuda

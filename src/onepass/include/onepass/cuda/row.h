@@ -1,0 +1,92 @@
+// The rows of a job whose elements lie side by side, in the input and in the result: where each one starts, how it is
+// cut into packs, and a walk over it by the threads of a block.
+#pragma once
+
+#include "job.h"
+#include "load_store.h"
+#include "pack.h"
+#include "row_ops.h"
+
+namespace onepass::cuda {
+
+// What a kernel for such rows has to know at compile time of how they are read and written.
+template <class Op, class In, class Out, int kAxes, int kPack, Alignment kAlignment, class Load, class Store>
+struct Rows {
+    static constexpr int N = kPack;
+    static constexpr bool kMasked = kMasks<Load>;
+    using C = Compute<In, Out>;
+    using V = Precision<In, Out>;
+    using RowCut = Cut<N, kAlignment>;
+    using RowJob = Job<kAxes, Load, Store>;
+
+    template <Use kUse>
+    struct Row {
+        Reader<In, C, Load, kUse, kAlignment != Alignment::apart> reader;
+        Writer<Out, C, Store> writer;
+        RowCut cut;
+    };
+
+    // Stores must be aligned: one that straddles a boundary costs memory traffic, a load that does costs a look-up in
+    // the first cache. So rows are cut by their result if that is a row.
+    template <Use kUse>
+    static __device__ __forceinline__ Row<kUse> at(const RowJob& job, int64 row) {
+        const Offset offset = job.template offset_of<0, kAxes>(row);
+        const In* x = static_cast<const In*>(job.x) + offset.x;
+        Out* y = static_cast<Out*>(job.y) + offset.y;
+        if constexpr (Op::kElementwise) {
+            return {{x, row, job.load()}, {y, row, job.store()}, RowCut::of(y, job.length)};
+        } else {
+            return {{x, row, job.load()}, {y, row, job.store()}, RowCut::of(x, job.length)};
+        }
+    }
+
+    static __device__ __forceinline__ Exponential<V> exponential_of(C max) {
+        return cuda::exponential_of<Op, V, kMasked>(max);
+    }
+    static __device__ __forceinline__ auto finish(C max, const Exponential<V>& exponential, Sum<C> sum) {
+        return Op::template finish<V, kMasked>(max, exponential, sum);
+    }
+};
+
+// Packs that a thread asks for before it waits for the first: 64 bytes per thread of 16-byte packs, 64 KiB in flight on
+// a multiprocessor with 1024 threads.
+inline constexpr int kInFlight = 4;
+
+// Calls visit(column, values) for every pack and every edge of a row that is this thread's, of kThreads; an edge comes
+// as a pack of one. The order is the same each time.
+template <int kThreads, int N, class Row, class Visit>
+__device__ __forceinline__ void for_each(const Row& row, int thread, Visit&& visit) {
+    using C = decltype(row.reader.one(0));
+    int64 pack = thread;
+    for (; pack + (kInFlight - 1) * kThreads < row.cut.packs; pack += kInFlight * kThreads) {
+        C values[kInFlight][N];
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) row.reader.pack(row.cut.pack_column(pack + k * kThreads), values[k]);
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) visit(row.cut.pack_column(pack + k * kThreads), values[k]);
+    }
+    for (; pack < row.cut.packs; pack += kThreads) {
+        C values[N];
+        row.reader.pack(row.cut.pack_column(pack), values);
+        visit(row.cut.pack_column(pack), values);
+    }
+    for (int edge = thread; edge < row.cut.edges(); edge += kThreads) {
+        C value[1] = {row.reader.one(row.cut.edge_column(edge))};
+        visit(row.cut.edge_column(edge), value);
+    }
+}
+
+// Applies an elementwise result to a pack and writes it.
+template <int N, class C, class Writer, class Result>
+__device__ __forceinline__ void write_results(const Writer& writer, int64 column, C (&values)[N],
+                                              const Result& result) {
+#pragma unroll
+    for (C& x : values) x = result(x);
+    if constexpr (N == 1) {
+        writer.one(column, values[0]);
+    } else {
+        writer.pack(column, values);
+    }
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,169 @@
+// What a kernel does with a row, once it knows how the row is read: the operations of the softmax family and the plain
+// reductions, each a type that kernels take as a template argument.
+#pragma once
+
+#include "exp.h"
+#include "reduce.h"
+#include "sum.h"
+
+namespace onepass::cuda {
+
+// Exponentials relative to an anchor, in the precision that the result needs.
+template <class V>
+struct Exponential {
+    using C = typename ExpTable<V>::Compute;
+    Anchor<V, true> anchor;
+
+    __device__ __forceinline__ C operator()(C x) const { return static_cast<C>(exp_anchored(V(x), anchor)); }
+};
+
+// The sum of f of every element of a pack.
+template <int N, class C, class F>
+__device__ __forceinline__ C sum_of_each(C (&x)[N], const F& f) {
+    C terms[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) terms[i] = f(x[i]);
+    return sum_of(terms);
+}
+
+// One of ops.h's operations, from what is computed in to the same.
+template <class V, class Op>
+struct Applied {
+    using C = typename ExpTable<V>::Compute;
+    Op op;
+
+    __device__ __forceinline__ C operator()(C x) const { return static_cast<C>(op(V(x))); }
+    __device__ __forceinline__ C normalize(C e) const { return static_cast<C>(op.normalize(V(e))); }
+};
+
+// ---- the softmax family ----
+//
+// kElementwise: the result is as long as the row. kKeepsExponentials: a row that waits on the chip waits as
+// exponentials. kExact: they are relative to the maximum itself. finish: from a row's maximum and its sum of
+// exponentials to the function that computes a result (elementwise), or to the result. kMasked: elements were masked
+// out, and a row of nothing else has no probabilities, rather than NaN.
+
+struct Softmax {
+    static constexpr bool kElementwise = true;
+    static constexpr bool kKeepsExponentials = true;
+    static constexpr bool kExact = false;
+
+    template <class V, bool kMasked, class C>
+    static __device__ __forceinline__ auto finish(C max, const Exponential<V>& exponential, Sum<C> sum) {
+        // The reciprocal in two parts: high, and what is missing.
+        C high = C(1) / sum.high;
+        C low = (fma(-high, sum.high, C(1)) - high * sum.low) * high;
+        if (kMasked && max == -kInfinity<C>) high = low = C(0);
+        return Applied<V, SoftmaxOp<V, true>>{{exponential.anchor, V(high), V(low)}};
+    }
+};
+
+// log(sum of exp(x - max)): the sum is at least 1, and what it lost counts where the rest of a row is small beside the
+// maximum.
+template <class V, class C>
+__device__ __forceinline__ C log_of_sum(Sum<C> sum) {
+    sum.scale(ExpTable<V>::kUnbias);
+    return log(sum.high) + sum.low / sum.high;
+}
+
+struct LogSoftmax {
+    static constexpr bool kElementwise = true;
+    static constexpr bool kKeepsExponentials = false;
+    static constexpr bool kExact = true;
+
+    // (x - max) - log(sum): exact where x is near the maximum. A row with +inf, or of -inf, is NaN throughout.
+    template <class V, bool kMasked, class C>
+    static __device__ __forceinline__ auto finish(C max, const Exponential<V>&, Sum<C> sum) {
+        C high = fabs(max) == kInfinity<C> ? kNaN<C> : max;
+        C low = log_of_sum<V>(sum);
+        if (kMasked && max == -kInfinity<C>) high = low = C(0);
+        return Applied<V, LogSoftmaxOp<V>>{{V(high), V(low)}};
+    }
+};
+
+struct LogSumExp {
+    static constexpr bool kElementwise = false;
+    static constexpr bool kKeepsExponentials = false;
+    static constexpr bool kExact = true;
+
+    template <class V, bool kMasked, class C>
+    static __device__ __forceinline__ C finish(C max, const Exponential<V>&, Sum<C> sum) {
+        return fabs(max) == kInfinity<C> ? max : max + log_of_sum<V>(sum);
+    }
+};
+
+// The exponential of a row with this maximum. Of a row masked out altogether: relative to 0, whatever it is worth.
+template <class Op, class V, bool kMasked, class C>
+__device__ __forceinline__ Exponential<V> exponential_of(C max) {
+    if (kMasked && max == -kInfinity<C>) max = C(0);
+    return {anchor_at<V, Op::kExact>(max)};
+}
+
+// The sum over all threads; `reduce` takes a thread's value and a combination. What the additions between threads lose
+// is a bit of a quotient, but may be all that a logarithm next to 1 shows.
+template <class Op, class C, class Reduce>
+__device__ __forceinline__ Sum<C> total_of(Sum<C> mine, Reduce&& reduce) {
+    if constexpr (Op::kExact) {
+        return reduce(mine, Merge());
+    } else {
+        return {reduce(mine.value(), Add()), C(0)};
+    }
+}
+
+// ---- plain reductions ----
+//
+// State: what a thread accumulates. push takes a pack, finish makes the result of a row of `length` elements.
+
+struct RowSum {
+    template <class C>
+    using State = Sum<C>;
+    using Combine = Merge;
+
+    template <class C>
+    static __device__ __forceinline__ Sum<C> identity() {
+        return Sum<C>::identity();
+    }
+    template <int N, class C>
+    static __device__ __forceinline__ void push(Sum<C>& state, const C (&x)[N]) {
+        // One by one: terms of both signs may cancel, and leave what adding up a pack has lost.
+#pragma unroll
+        for (int i = 0; i < N; ++i) state.add(x[i]);
+    }
+    template <class C>
+    static __device__ __forceinline__ C finish(Sum<C> state, int64) {
+        return state.value();
+    }
+};
+
+struct RowMean : RowSum {
+    template <class C>
+    static __device__ __forceinline__ C finish(Sum<C> state, int64 length) {
+        return state.value() / static_cast<C>(length);
+    }
+};
+
+template <class Combination, int kSign>
+struct RowExtreme {
+    template <class C>
+    using State = C;
+    using Combine = Combination;
+
+    template <class C>
+    static __device__ __forceinline__ C identity() {
+        return -kSign * kInfinity<C>;
+    }
+    template <int N, class C>
+    static __device__ __forceinline__ void push(C& state, const C (&x)[N]) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) state = Combine()(state, x[i]);
+    }
+    template <class C>
+    static __device__ __forceinline__ C finish(C state, int64) {
+        return state;
+    }
+};
+
+struct RowMax : RowExtreme<Max, 1> {};
+struct RowMin : RowExtreme<Min, -1> {};
+
+}  // namespace onepass::cuda

@@ -1,0 +1,63 @@
+// sum, mean, amax and amin of rows that lie side by side: a row is handled by a group of lanes (warp_reduce) or by one
+// block (block_reduce), a pack or, plain, an element at a time. x is read once, one value per row is written.
+#pragma once
+
+#include "reduce.h"
+#include "row.h"
+
+namespace onepass::cuda {
+
+struct RowReduce {
+    int axes;     // kept axes of the job
+    int threads;  // of a block
+    int lanes;    // that share a row: 1..32, or all threads of the block
+    int pack;     // elements per access
+    Alignment alignment;
+};
+
+// A result is no row: Rows cuts by the input.
+struct Reduction {
+    static constexpr bool kElementwise = false;
+};
+
+template <class Op, class In, class Out, RowReduce kShape, class Load = Direct, class Store = Direct>
+__global__ void __launch_bounds__(kShape.threads)
+    warp_reduce(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
+    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    constexpr int kGroups = kShape.threads / kShape.lanes;
+    const int lane = threadIdx.x % kShape.lanes;
+    const int group = threadIdx.x / kShape.lanes;
+
+    for (int64 block_row = static_cast<int64>(blockIdx.x) * kGroups; block_row < job.rows;
+         block_row += static_cast<int64>(gridDim.x) * kGroups) {
+        const int64 r = block_row + group;
+        auto state = Op::template identity<typename Rows::C>();
+        if (r < job.rows) {
+            for_each<kShape.lanes, kShape.pack>(Rows::template at<Use::once>(job, r), lane,
+                                                [&](int64, auto& values) { Op::push(state, values); });
+        }
+        state = reduce_lanes<kShape.lanes>(state, typename Op::Combine());
+        if (r < job.rows && lane == 0) {
+            Rows::template at<Use::once>(job, r).writer.one(0, Op::finish(state, job.length));
+        }
+    }
+}
+
+template <class Op, class In, class Out, RowReduce kShape, class Load = Direct, class Store = Direct>
+__global__ void __launch_bounds__(kShape.threads)
+    block_reduce(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
+    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Reduce = BlockReduce<kShape.threads>;
+    ONEPASS_SHARED(typename Reduce::Scratch, scratch);
+    Reduce reduce(scratch);
+
+    for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
+        const auto row = Rows::template at<Use::once>(job, r);
+        auto state = Op::template identity<typename Rows::C>();
+        for_each<kShape.threads, kShape.pack>(row, threadIdx.x, [&](int64, auto& values) { Op::push(state, values); });
+        state = reduce(state, typename Op::Combine());
+        if (threadIdx.x == 0) row.writer.one(0, Op::finish(state, job.length));
+    }
+}
+
+}  // namespace onepass::cuda

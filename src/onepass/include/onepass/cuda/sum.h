@@ -1,0 +1,55 @@
+// A sum that keeps what its additions lose.
+//
+// A thread adds thousands of terms one after the other, all of one sign: a plain float32 sum would drift by as many
+// ULP. The correction costs six operations per pack of terms, beside the forty that a pack of exponentials takes.
+#pragma once
+
+#include "types.h"
+
+namespace onepass::cuda {
+
+template <class C>
+struct Sum {
+    C high;
+    C low;  // what was lost, itself a plain sum
+
+    static __device__ __forceinline__ Sum identity() { return {C(0), C(0)}; }
+
+    // Knuth's TwoSum: sum + lost is high + x exactly.
+    __device__ __forceinline__ void add(C x) {
+        const C sum = high + x;
+        const C back = sum - high;
+        low += (high - (sum - back)) + (x - back);
+        high = sum;
+    }
+
+    __device__ __forceinline__ void merge(Sum other) {
+        const C rest = low + other.low;
+        low = C(0);
+        add(other.high);
+        low += rest;
+    }
+
+    __device__ __forceinline__ void scale(C factor) {
+        high *= factor;
+        low *= factor;
+    }
+
+    // An infinite sum has lost NaN.
+    __device__ __forceinline__ C value() const { return low == low ? high + low : high; }
+};
+
+// A pack, in pairs: the depth of the additions, and with it their error, is the logarithm of N.
+template <int N, class C>
+__device__ __forceinline__ C sum_of(const C (&terms)[N]) {
+    if constexpr (N == 1) {
+        return terms[0];
+    } else {
+        C pairs[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) pairs[i] = terms[i] + terms[i + N / 2];
+        return sum_of(pairs);
+    }
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,68 @@
+// A row is handled by a group of 1..32 lanes of a warp and waits in their registers: x is read once, y written once,
+// and there is no barrier. A group may take several rows at a time, so that their loads and shuffles overlap.
+//
+// Lane groups, packs, rows per access and padding are the ideas of OneFlow's WarpSoftmax.
+#pragma once
+
+#include "held.h"
+#include "reduce.h"
+#include "row.h"
+
+namespace onepass::cuda {
+
+struct Warp {
+    int axes;     // kept axes of the job
+    int threads;  // of a block
+    int lanes;    // of a group
+    int packs;    // that a lane holds of a row
+    int rows;     // that a group handles at a time
+    int pack;     // elements per access
+    Alignment alignment;
+    bool padded;  // a row need not fill the packs of its group
+};
+
+template <class Op, class In, class Out, Warp kShape, class Load = Direct, class Store = Direct>
+__global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using C = typename Rows::C;
+    constexpr int R = kShape.rows;
+    constexpr int kGroups = kShape.threads / kShape.lanes;
+    const auto reduce = [](auto value, auto combine) { return all_reduce_lanes<kShape.lanes>(value, combine); };
+    const int lane = threadIdx.x % kShape.lanes;
+    const int group = threadIdx.x / kShape.lanes;
+
+    // The groups of a block step together: one whose rows lie past the end still takes part in its warp's shuffles.
+    for (int64 block_row = static_cast<int64>(blockIdx.x) * kGroups * R; block_row < job.rows;
+         block_row += static_cast<int64>(gridDim.x) * kGroups * R) {
+        const int64 first = block_row + group * R;
+        typename Rows::template Row<Use::once> row[R];
+        Held<C, kShape.lanes, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held[R];
+        C max[R];
+        Sum<C> sum[R];
+
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            if (first + r < job.rows) {
+                row[r] = Rows::template at<Use::once>(job, first + r);
+                held[r].load(row[r].reader, row[r].cut, lane);
+            } else {
+                held[r].fill(-kInfinity<C>);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r) max[r] = reduce(held[r].reduce(Max()), Max());
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            sum[r] = total_of<Op>(held[r].template exponentials<Op::kKeepsExponentials>(Rows::exponential_of(max[r])),
+                                  reduce);
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            if (first + r >= job.rows) continue;
+            const auto result = Rows::finish(max[r], Rows::exponential_of(max[r]), sum[r]);
+            held[r].template write<Op>(result, row[r].writer, row[r].cut, lane);
+        }
+    }
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,62 @@
+// The functions of onepass/cuda/ptx.h on a CPU.
+#pragma once
+
+#include "cusim.h"
+
+#define ONEPASS_SHARED(type, name)  \
+    static const char name##_key{}; \
+    type& name = *static_cast<std::add_pointer_t<type>>(::cusim::variable(&name##_key, sizeof(type)))
+#define ONEPASS_DYNAMIC_SHARED(name) unsigned char* const name = static_cast<unsigned char*>(::cusim::dynamic_memory())
+
+namespace onepass::cuda::ptx {
+
+inline unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
+
+inline float from_half(unsigned short bits) {
+    const unsigned sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    if (exponent == 31) return __builtin_bit_cast(float, sign | 0x7f800000u | mantissa << 13);
+    const float magnitude = exponent == 0 ? ldexpf(static_cast<float>(mantissa), -24)
+                                          : __builtin_bit_cast(float, (exponent + 112) << 23 | mantissa << 13);
+    return __builtin_bit_cast(float, sign | bits_of(magnitude));
+}
+
+inline unsigned short to_half(float x) {
+    const unsigned sign = bits_of(x) >> 16 & 0x8000, magnitude = bits_of(x) & 0x7fffffff;
+    const float size = __builtin_bit_cast(float, magnitude);
+    if (x != x) return 0x7fff;
+    if (size >= 65520.0f) return sign | 0x7c00;
+    if (size < 0x1p-14f) return sign | static_cast<unsigned>(rintf(size * 0x1p24f));
+    return sign | ((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112 << 10);
+}
+
+inline unsigned short to_bfloat16(float x) {
+    if (x != x) return 0x7fff;
+    return (bits_of(x) + 0x7fff + (bits_of(x) >> 16 & 1)) >> 16;
+}
+
+inline unsigned to_half_pair(float first, float second) {
+    return to_half(first) | static_cast<unsigned>(to_half(second)) << 16;
+}
+
+inline unsigned to_bfloat16_pair(float first, float second) {
+    return to_bfloat16(first) | static_cast<unsigned>(to_bfloat16(second)) << 16;
+}
+
+inline float to_float_odd(double x) {
+    float toward_zero = static_cast<float>(x);
+    if (fabs(static_cast<double>(toward_zero)) > fabs(x)) toward_zero = nextafterf(toward_zero, 0);
+    if (static_cast<double>(toward_zero) == x || x != x) return toward_zero;
+    return __builtin_bit_cast(float, bits_of(toward_zero) | 1);
+}
+
+// As wrong as the hardware may be: 2^-22 of the result, either way.
+inline float exp2_approx(float x) {
+    const float error = bits_of(x) % 7 < 3 ? -0x1p-22f : 0x1p-22f;
+    const float y = exp2f(x) * (1 + error);
+    return y < 0x1p-126f ? 0 : y;
+}
+
+inline float max_nan(float a, float b) { return a > b || a != a ? a : b; }
+inline float min_nan(float a, float b) { return a < b || a != a ? a : b; }
+
+}  // namespace onepass::cuda::ptx

@@ -1,0 +1,285 @@
+// Runs a launch, one block after the other, its threads as fibers. Compiled without instrumentation: what threads tell
+// each other through the scheduler must not look like communication to ThreadSanitizer.
+//
+// Blocks are run in groups of one; a cluster will be a group of several, which is why memory and barriers belong to
+// blocks and the ready threads to the group.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cusim.h"
+#include "fiber.h"
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl cusim_switch
+.type cusim_switch, @function
+cusim_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size cusim_switch, .-cusim_switch
+)");
+#endif
+
+namespace cusim {
+namespace {
+
+// Threads that wait for each other: a block at a barrier, a warp in a shuffle. Generations alternate between two places
+// for what they exchange: whoever is slow to read one cannot be two behind.
+struct Meeting {
+    unsigned size;
+    unsigned arrived = 0;
+    unsigned generation = 0;
+    Site site{};
+    unsigned value[2][32] = {};
+    char order[2] = {};
+};
+
+struct Block;
+
+struct Thread {
+    Fiber fiber;
+    View view{};
+    Block* block = nullptr;
+    Meeting* waits_at = nullptr;
+    unsigned generation = 0;
+    Site site{};
+    bool done = false;
+
+    explicit Thread(void (*entry)()) : fiber(entry) {}
+    bool ready() const { return !done && (!waits_at || waits_at->generation != generation); }
+};
+
+// Shared memory: full of NaN, of any type, and what has not been given out is out of bounds for AddressSanitizer.
+class Memory {
+   public:
+    explicit Memory(std::size_t bytes) : bytes_(bytes) {
+        void* memory = nullptr;
+        if (posix_memalign(&memory, 128, bytes + kGap) != 0) abort();
+        memory_ = static_cast<unsigned char*>(memory);
+        memset(memory_, 0xff, bytes);
+#ifdef CUSIM_ASAN
+        ASAN_POISON_MEMORY_REGION(memory_, bytes + kGap);
+#endif
+    }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    ~Memory() {
+#ifdef CUSIM_ASAN
+        ASAN_UNPOISON_MEMORY_REGION(memory_, bytes_ + kGap);
+#endif
+        free(memory_);
+    }
+
+    void* take(std::size_t bytes) {
+        unsigned char* place = memory_ + used_;
+        used_ += (bytes + kGap + 127) / 128 * 128;
+        if (place + bytes > memory_ + bytes_) abort();
+#ifdef CUSIM_ASAN
+        ASAN_UNPOISON_MEMORY_REGION(place, bytes);
+#endif
+        return place;
+    }
+
+   private:
+    static constexpr std::size_t kGap = 64;
+    std::size_t bytes_;
+    std::size_t used_ = 0;
+    unsigned char* memory_;
+};
+
+struct Block {
+    Meeting barrier;
+    std::vector<Meeting> warps;
+    Memory memory;  // of its variables and the dynamic part
+    void* dynamic = nullptr;
+    std::map<const void*, void*> variables;
+
+    Block(unsigned threads, std::size_t dynamic_bytes)
+        : barrier{threads},
+          warps(threads / 32, Meeting{32}),
+          memory(kVariables + dynamic_bytes),
+          dynamic(memory.take(dynamic_bytes)) {}
+
+    static constexpr std::size_t kVariables = 64 << 10;
+};
+
+struct {
+    Fiber program;
+    std::vector<std::unique_ptr<Thread>> pool;
+    Thread* current = nullptr;
+    void (*kernel)(const void*) = nullptr;
+    const void* argument = nullptr;
+    std::uint64_t random = 1;
+    char message[512] = {};
+    bool failed = false;
+    char order = 0;
+} world;
+
+std::uint64_t next_random() {
+    world.random ^= world.random << 13;
+    world.random ^= world.random >> 7;
+    world.random ^= world.random << 17;
+    return world.random;
+}
+
+template <class T>
+void shuffle(std::vector<T>& items) {
+    for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[next_random() % i]);
+}
+
+void report(const char* message, Site site, const char* more = "") {
+    if (world.failed) return;
+    world.failed = true;
+    const char* slash = strrchr(site.file, '/');
+    snprintf(world.message, sizeof world.message, "%s at %s:%d, block %u thread %u%s", message,
+             slash ? slash + 1 : site.file, site.line, world.current->view.block.x, world.current->view.thread.x, more);
+}
+
+void leave() { world.current->fiber.switch_to(world.program); }
+
+void entry() {
+    Fiber::arrived();
+    acquire(&world.order);
+    world.kernel(world.argument);
+    release(&world.order);
+    world.current->done = true;
+    leave();
+    abort();
+}
+
+// Waits until all have arrived. Returns the place of this generation.
+unsigned meet(Meeting& meeting, Site site, bool orders) {
+    Thread& me = *world.current;
+    const unsigned generation = meeting.generation, place = generation & 1;
+    if (meeting.arrived && (meeting.site.line != site.line || strcmp(meeting.site.file, site.file) != 0)) {
+        char other[96];
+        snprintf(other, sizeof other, ": others of its group are at line %d", meeting.site.line);
+        report("divergence", site, other);
+    }
+    meeting.site = site;
+    if (orders) release(&meeting.order[place]);
+    if (++meeting.arrived == meeting.size) {
+        meeting.arrived = 0;
+        ++meeting.generation;
+    }
+    me.waits_at = &meeting;
+    me.generation = generation;
+    me.site = site;
+    leave();
+    me.waits_at = nullptr;
+    if (orders) acquire(&meeting.order[place]);
+    return place;
+}
+
+// One slice of every ready thread, in random order.
+bool run_slices(std::vector<Thread*>& threads, std::size_t& left) {
+    bool any = false;
+    shuffle(threads);
+    for (Thread* thread : threads) {
+        if (!thread->ready()) continue;
+        any = true;
+        world.current = thread;
+        world.program.switch_to(thread->fiber);
+        if (world.failed) return false;
+        left -= thread->done;
+    }
+    return any;
+}
+
+void run_block(const Launch& launch, unsigned number) {
+    const bool greedy = launch.seed % 2 == 1;
+    const unsigned warps = launch.threads / 32;
+    Block block(launch.threads, launch.shared_bytes);
+    // Greedy: a warp runs until it waits for another, so that it may be a whole phase ahead.
+    std::vector<std::vector<Thread*>> queues(greedy ? warps : 1);
+    while (world.pool.size() < launch.threads) world.pool.push_back(std::make_unique<Thread>(entry));
+    for (unsigned t = 0; t < launch.threads; ++t) {
+        Thread& thread = *world.pool[t];
+        thread.fiber.restart();
+        thread.view = {{t, 0, 0}, {number, 0, 0}, {launch.threads, 1, 1}, {launch.grid, 1, 1}, t % 32};
+        thread.block = &block;
+        thread.waits_at = nullptr;
+        thread.done = false;
+        queues[greedy ? t / 32 : 0].push_back(&thread);
+    }
+    release(&world.order);
+    std::size_t left = launch.threads;
+    while (left && !world.failed) {
+        if (next_random() % 8 == 0) shuffle(queues);
+        const bool any =
+            std::any_of(queues.begin(), queues.end(), [&](auto& queue) { return run_slices(queue, left); });
+        if (any || world.failed || !left) continue;
+        for (unsigned t = 0; t < launch.threads; ++t) {
+            world.current = world.pool[t].get();
+            if (!world.current->done) break;
+        }
+        char more[96];
+        snprintf(more, sizeof more, ": waits for ever, as do %zu threads of %u", left, launch.threads);
+        report("deadlock", world.current->site, more);
+    }
+    acquire(&world.order);
+}
+
+}  // namespace
+
+const View& view() { return world.current->view; }
+
+void barrier(Site site) { meet(world.current->block->barrier, site, true); }
+
+// Orders nothing: a shuffle is no fence.
+unsigned exchange(unsigned mask, unsigned value, int source, Site site) {
+    if (mask != 0xffffffffu) fail("a shuffle of less than the warp is not modelled", site);
+    Thread& me = *world.current;
+    Meeting& warp = me.block->warps[me.view.thread.x / 32];
+    warp.value[warp.generation & 1][me.view.lane] = value;
+    const unsigned place = meet(warp, site, false);
+    return source < 0 ? value : warp.value[place][source];
+}
+
+void fail(const char* message, Site site) {
+    report(message, site);
+    leave();
+    abort();
+}
+
+void* dynamic_memory() { return world.current->block->dynamic; }
+
+void* variable(const void* key, std::size_t bytes) {
+    Block& block = *world.current->block;
+    void*& place = block.variables[key];
+    if (!place) place = block.memory.take(bytes);
+    return place;
+}
+
+const char* run(const Launch& launch, void (*kernel)(const void*), const void* argument) {
+    if (launch.threads % 32 != 0 || launch.threads == 0 || launch.threads > 1024)
+        return "threads: not 32..1024 in whole warps";
+    world.kernel = kernel;
+    world.argument = argument;
+    world.random = launch.seed * 0x9e3779b97f4a7c15u + 88172645463325252u;
+    world.failed = false;
+    for (unsigned block = 0; block < launch.grid && !world.failed; ++block) run_block(launch, block);
+    return world.failed ? world.message : nullptr;
+}
+
+}  // namespace cusim
