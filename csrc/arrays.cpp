@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "producers.h"
 
 namespace onepass {
 namespace {
@@ -16,6 +17,8 @@ static_assert(sizeof(npy_intp) == sizeof(std::int64_t), "onepass needs a 64-bit 
 struct ExchangeType {
     PyObject* type;
     const dlpack::ExchangeApi* api;
+    int kind;
+    bool has_gradients;
 };
 std::vector<ExchangeType> exchange_types;  // guarded by the GIL; never more than a few
 PyObject* bfloat16_descr = nullptr;
@@ -41,6 +44,8 @@ bool view_numpy(PyArrayObject* array, ArrayView& view) {
     view.ndim = PyArray_NDIM(array);
     view.shape = reinterpret_cast<const std::int64_t*>(PyArray_DIMS(array));
     view.writable = PyArray_ISWRITEABLE(array);
+    view.device = kCpu;
+    view.kind = 0;
     view.api = nullptr;
     const std::int64_t size = size_of(view.dtype);
     for (int i = 0; i < view.ndim; ++i) {
@@ -68,39 +73,21 @@ bool in_forward_ad() {
     return value >= 0;
 }
 
-bool view_exchange(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view) {
-    // DLPack says nothing of gradients, nor of torch's lazy negation.
-    if (!attribute_is(object, requires_grad_name, false, Py_False)) return false;
-    if (!attribute_is(object, is_neg_name, true, Py_False) || in_forward_ad()) return false;
+bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view) {
+    if (known.has_gradients) {
+        // DLPack says nothing of gradients, nor of torch's lazy negation.
+        if (!attribute_is(object, requires_grad_name, false, Py_False)) return false;
+        if (!attribute_is(object, is_neg_name, true, Py_False) || in_forward_ad()) return false;
+    }
     dlpack::Tensor tensor;
-    if (api->view_of_object(object, &tensor) != 0) {
+    if (known.api->view_of_object(object, &tensor) != 0) {
         PyErr_Clear();
         return false;
     }
-    if (tensor.device.type != dlpack::kCpu || tensor.dtype.lanes != 1 || tensor.ndim > kMostAxes) return false;
-    if (tensor.dtype.code == dlpack::kFloat) {
-        switch (tensor.dtype.bits) {
-            case 32: view.dtype = DType::f32; break;
-            case 64: view.dtype = DType::f64; break;
-            case 16: view.dtype = DType::f16; break;
-            default: return false;
-        }
-    } else if (tensor.dtype.code == dlpack::kBfloat && tensor.dtype.bits == 16) {
-        view.dtype = DType::bf16;
-    } else {
-        return false;
-    }
-    view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
-    view.ndim = tensor.ndim;
-    view.shape = tensor.shape;
+    view.kind = known.kind;
+    view.api = known.api;
     view.writable = true;
-    view.api = api;
-    std::int64_t contiguous = 1;
-    for (int i = view.ndim - 1; i >= 0; --i) {
-        view.strides[i] = tensor.strides ? tensor.strides[i] : contiguous;
-        contiguous *= view.shape[i];
-    }
-    return tensor.data || contiguous == 0;  // a wrapper (torch.func.functionalize) has elements but no memory
+    return view_dlpack(tensor, view);
 }
 
 void set_memory_error(std::size_t bytes) {
@@ -145,11 +132,6 @@ PyObject* new_numpy(DType dtype, int ndim, const std::int64_t* shape, std::size_
     return array;
 }
 
-dlpack::DataType dlpack_dtype(DType dtype) {
-    const auto bits = static_cast<std::uint8_t>(size_of(dtype) * 8);
-    return {dtype == DType::bf16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1};
-}
-
 void set_exchange_error(void*, const char* kind, const char* message) {
     PyErr_Format(PyExc_MemoryError, "onepass: cannot allocate a result: %s: %s", kind, message);
 }
@@ -187,15 +169,17 @@ dlpack::ManagedTensor* block_tensor(DType dtype, int ndim, const std::int64_t* s
     return &t->managed;
 }
 
-PyObject* new_exchange(const dlpack::ExchangeApi* api, DType dtype, int ndim, const std::int64_t* shape,
+PyObject* new_exchange(const dlpack::ExchangeApi* api, int device, DType dtype, int ndim, const std::int64_t* shape,
                        std::size_t bytes, void** data) {
     dlpack::ManagedTensor* managed = nullptr;
-    if (bytes >= kSmallestBlock) {
+    if (device == kCpu && bytes >= kSmallestBlock) {
         managed = block_tensor(dtype, ndim, shape, bytes);
         if (!managed) return nullptr;
     } else {
-        dlpack::Tensor prototype{
-            nullptr, {dlpack::kCpu, 0}, ndim, dlpack_dtype(dtype), const_cast<std::int64_t*>(shape), nullptr, 0};
+        const dlpack::Device where =
+            device == kCpu ? dlpack::Device{dlpack::kCpu, 0} : dlpack::Device{dlpack::kCuda, device};
+        dlpack::Tensor prototype{nullptr, where, ndim, dlpack_dtype(dtype), const_cast<std::int64_t*>(shape),
+                                 nullptr, 0};
         if (api->allocate(&prototype, &managed, nullptr, set_exchange_error) != 0) {
             if (!PyErr_Occurred()) set_memory_error(bytes);
             return nullptr;
@@ -235,17 +219,57 @@ bool import_numpy() {
 }
 
 bool view_array(PyObject* object, ArrayView& view) {
+    view.object = object;
+    view.producer = nullptr;
     if (Py_TYPE(object) == &PyArray_Type) return view_numpy(reinterpret_cast<PyArrayObject*>(object), view);
+    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     for (const ExchangeType& known : exchange_types) {
-        if (reinterpret_cast<PyObject*>(Py_TYPE(object)) == known.type) return view_exchange(object, known.api, view);
+        if (type == known.type) return view_exchange(object, known, view);
     }
-    return false;
+    const Producer* producer = find_producer(type);
+    return producer && view_producer(object, *producer, view);
+}
+
+bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view) {
+    switch (tensor.device.type) {
+        case dlpack::kCpu: view.device = kCpu; break;
+        case dlpack::kCuda:
+        case dlpack::kCudaManaged: view.device = tensor.device.id; break;
+        default: return false;
+    }
+    if (tensor.dtype.lanes != 1 || tensor.ndim > kMostAxes) return false;
+    if (tensor.dtype.code == dlpack::kFloat) {
+        switch (tensor.dtype.bits) {
+            case 32: view.dtype = DType::f32; break;
+            case 64: view.dtype = DType::f64; break;
+            case 16: view.dtype = DType::f16; break;
+            default: return false;
+        }
+    } else if (tensor.dtype.code == dlpack::kBfloat && tensor.dtype.bits == 16) {
+        view.dtype = DType::bf16;
+    } else {
+        return false;
+    }
+    view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+    view.ndim = tensor.ndim;
+    view.shape = tensor.shape;
+    std::int64_t contiguous = 1;
+    for (int i = view.ndim - 1; i >= 0; --i) {
+        view.strides[i] = tensor.strides ? tensor.strides[i] : contiguous;
+        contiguous *= view.shape[i];
+    }
+    return tensor.data || contiguous == 0;  // a wrapper (torch.func.functionalize) has elements but no memory
+}
+
+dlpack::DataType dlpack_dtype(DType dtype) {
+    const auto bits = static_cast<std::uint8_t>(size_of(dtype) * 8);
+    return {dtype == DType::bf16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1};
 }
 
 PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data) {
     auto bytes = static_cast<std::size_t>(size_of(dtype));
     for (int i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(shape[i]);
-    return like.api ? new_exchange(like.api, dtype, ndim, shape, bytes, data)
+    return like.api ? new_exchange(like.api, like.device, dtype, ndim, shape, bytes, data)
                     : new_numpy(dtype, ndim, shape, bytes, data);
 }
 
@@ -264,8 +288,12 @@ bool register_exchange_type(PyObject* type) {
     // Another major version lays the table out differently; producers then chain the older one behind it.
     while (api && api->header.version.major != 1) api = reinterpret_cast<dlpack::ExchangeApi*>(api->header.previous);
     if (!api || !api->view_of_object) return false;
+    int kind = 1 + static_cast<int>(exchange_types.size());
+    for (const ExchangeType& known : exchange_types) {
+        if (known.api == api) kind = known.kind;  // torch.Tensor and torch.nn.Parameter
+    }
     Py_INCREF(type);
-    exchange_types.push_back({type, api});
+    exchange_types.push_back({type, api, kind, PyObject_HasAttrString(type, "requires_grad") == 1});
     return true;
 }
 

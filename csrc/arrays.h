@@ -1,5 +1,6 @@
-// Arrays in and out: NumPy's by their own C structure, tensors (torch 2.10 and later) by DLPack's C exchange API.
-// Nothing here converts; an array that is neither is a matter for onepass/arrays.py.
+// Arrays in and out: NumPy's by their own C structure, tensors (torch 2.10 and later) by DLPack's C exchange API,
+// arrays on a GPU of libraries that have no such API (CuPy, JAX) by `__dlpack__`. Nothing here converts; an array that
+// is none of these is a matter for onepass/arrays.py.
 #pragma once
 
 #include <Python.h>
@@ -11,27 +12,63 @@
 
 namespace onepass {
 
+struct Producer;
+
+// An address as plans for GPUs see it: modulo a cache line. Results that are made for a call start on one.
+inline std::int64_t alignment_of(const void* data) { return reinterpret_cast<std::intptr_t>(data) & 127; }
+
+constexpr int kCpu = -1;
+
+// A Python reference that a view may need for as long as it is used.
+class Owner {
+   public:
+    Owner() = default;
+    ~Owner() { Py_XDECREF(object_); }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+    void take(PyObject* object) {  // the reference becomes ours
+        Py_XDECREF(object_);
+        object_ = object;
+    }
+    PyObject* get() const { return object_; }
+
+   private:
+    PyObject* object_ = nullptr;
+};
+
 struct ArrayView {
+    PyObject* object;  // borrowed: the array itself
     char* data;
     DType dtype;
     int ndim;
     const std::int64_t* shape;
     std::int64_t strides[kMostAxes];  // in elements
     bool writable;
-    const dlpack::ExchangeApi* api;  // null for NumPy
+    int device;                      // ordinal of the GPU that the memory is on, or kCpu
+    int kind;                        // 0 for NumPy; arrays of one kind are read, and their results made, in one way
+    const dlpack::ExchangeApi* api;  // null without one
+    const Producer* producer;        // null unless it was read by `__dlpack__`
+    Owner owner;
 };
 
 bool import_numpy();  // false with a Python exception set
 
 // Whether `object` is an array the kernels can read as it is: a plain ndarray (aligned, native, one of our dtypes), or
-// a tensor on the CPU of a registered type that needs no gradient. Otherwise false, never an exception.
+// an array of a registered type, on a CPU or an NVIDIA GPU, that needs no gradient. Otherwise false, never an
+// exception.
 bool view_array(PyObject* object, ArrayView& view);
+// What DLPack says of an array. False for dtypes, devices and numbers of dimensions that the kernels do not know.
+bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view);
 
-// A new contiguous array of the same kind as `like`, its memory in `data`; null with a Python exception set.
+// A new contiguous array of the same kind and on the same device as `like`, which is NumPy's or has an exchange API.
+// Its memory in `data`; null with a Python exception set.
 PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data);
+dlpack::DataType dlpack_dtype(DType dtype);
 
 // Tensor types whose instances may be read through the C exchange API. False if the type has none.
 bool register_exchange_type(PyObject* type);
+// Types of arrays on GPUs that are to be read by `__dlpack__`. See Producer.
+void register_producer(PyObject* type, PyObject* stream);
 // The dictionary of torch.autograd.forward_ad, whose `_current_level` says whether tensors may carry tangents.
 void watch_forward_ad(PyObject* module_dict);
 void register_bfloat16(PyObject* numpy_dtype);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <exception>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -16,7 +17,10 @@ constexpr std::int64_t kReleaseBytes = std::int64_t{256} << 10;
 // Calls are remembered until there are this many; then all are forgotten. A program with that many shapes replans.
 constexpr std::size_t kMostRemembered = 4096;
 
-constexpr const char* kAlgorithmNames[] = {"registers", "row", "online", "split", "strided", "packed"};
+// The first six in the order of the engine's Algorithm; the others are a GPU's.
+constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "split",      "strided",
+                                           "packed",     "warp",    "block",  "block_smem", "block_uncached",
+                                           "three_pass", "cluster", "stream"};
 
 thread_local const char* last_run = "";
 
@@ -25,9 +29,11 @@ class Key {
    public:
     void add(std::int64_t v) { values_[size_++] = v; }
     void add(const ArrayView& v) {
-        add(static_cast<std::int64_t>(v.dtype) << 8 | v.ndim);
+        add(std::int64_t{v.device + 1} << 16 | static_cast<std::int64_t>(v.dtype) << 8 | v.ndim);
         for (int i = 0; i < v.ndim; ++i) add(v.shape[i]);
         for (int i = 0; i < v.ndim; ++i) add(v.strides[i]);
+        // Kernels for GPUs are made for an alignment.
+        if (v.device != kCpu) add(alignment_of(v.data));
     }
     std::string_view bytes() const {
         return {reinterpret_cast<const char*>(values_.data()), size_ * sizeof(std::int64_t)};
@@ -43,7 +49,8 @@ struct Hash {
     std::size_t operator()(std::string_view v) const { return std::hash<std::string_view>{}(v); }
 };
 
-std::unordered_map<std::string, std::shared_ptr<const Bound>, Hash, std::equal_to<>> remembered;  // under the GIL
+// Under the GIL. Never destroyed: what it holds may refer to Python objects, and outlive the interpreter.
+auto& remembered = *new std::unordered_map<std::string, std::shared_ptr<const Bound>, Hash, std::equal_to<>>;
 std::vector<std::pair<PyObject*, DType>> dtype_objects;
 
 bool add_int(Key& key, PyObject* number) {
@@ -107,7 +114,7 @@ bool key_of(PyObject* const* args, Key& key, ArrayView& x, ArrayView& out, bool&
     if (!view_array(args[1], x)) return false;
     has_out = args[5] != Py_None;
     if (!add_int(key, args[0])) return false;
-    key.add((x.api ? 1 : 0) | (args[3] == Py_True ? 2 : 0) | (has_out ? 4 : 0));
+    key.add(std::int64_t{x.kind} << 2 | (args[3] == Py_True ? 1 : 0) | (has_out ? 2 : 0));
     key.add(x);
     if (!add_dims(key, args[2]) || !add_dtype(key, args[4]) || !add_algorithm(key, args[6])) return false;
     if (!has_out) return true;
@@ -116,23 +123,22 @@ bool key_of(PyObject* const* args, Key& key, ArrayView& x, ArrayView& out, bool&
     return true;
 }
 
-}  // namespace
-
-PyObject* run_bound(const Bound& bound, const ArrayView& x, PyObject* out, const ArrayView* out_view) {
+PyObject* run_cpu(const CpuCall& call, const Result& result, const ArrayView& x, PyObject* out,
+                  const ArrayView* out_view) {
     void* y;
     if (out) {
         Py_INCREF(out);
         y = out_view->data;
     } else {
-        out = new_array(x, bound.result_dtype, bound.ndim, bound.shape, &y);
+        out = new_array(x, result.dtype, result.ndim, result.shape, &y);
         if (!out) return nullptr;
     }
-    const auto run = bound.tiles ? kernels().tiles : kernels().rows;
-    last_run = kAlgorithmNames[static_cast<std::size_t>(bound.job.algorithm)];
-    PyThreadState* released = bound.bytes > kReleaseBytes ? PyEval_SaveThread() : nullptr;
+    const auto run = call.tiles ? kernels().tiles : kernels().rows;
+    last_run = kAlgorithmNames[static_cast<std::size_t>(call.job.algorithm)];
+    PyThreadState* released = call.bytes > kReleaseBytes ? PyEval_SaveThread() : nullptr;
     bool failed = false;
     try {
-        run(bound.job, x.data, y);
+        run(call.job, x.data, y);
     } catch (const std::exception&) {  // scratch memory: the only thing a kernel asks for
         failed = true;
     }
@@ -140,10 +146,19 @@ PyObject* run_bound(const Bound& bound, const ArrayView& x, PyObject* out, const
     if (failed) {
         Py_DECREF(out);
         PyErr_Format(PyExc_MemoryError, "onepass: no scratch memory for rows of %lld elements",
-                     static_cast<long long>(bound.job.length));
+                     static_cast<long long>(call.job.length));
         return nullptr;
     }
     return out;
+}
+
+}  // namespace
+
+PyObject* run_bound(const Bound& bound, const ArrayView& x, PyObject* out, const ArrayView* out_view) {
+    if (const auto* cpu = std::get_if<CpuCall>(&bound.how)) return run_cpu(*cpu, bound.result, x, out, out_view);
+    const auto& gpu = std::get<GpuCall>(bound.how);
+    last_run = gpu.algorithm;
+    return run_gpu(gpu, bound.result, x, out, out ? out_view : nullptr);
 }
 
 PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -183,5 +198,10 @@ void register_dtype(PyObject* object, DType dtype) {
 }
 
 const char* last_algorithm() { return last_run; }
+
+const char* algorithm_name(const std::string& name) {
+    static auto& names = *new std::set<std::string>;
+    return names.insert(name).first->c_str();
+}
 
 }  // namespace onepass

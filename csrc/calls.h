@@ -5,20 +5,24 @@
 
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "arrays.h"
+#include "gpu_call.h"
 #include "onepass/cpu/job.h"
 
 namespace onepass {
 
-// A plan, bound: everything a call needs but the addresses.
-struct Bound {
+struct CpuCall {
     Job job;
     bool tiles;          // which family of kernels runs it
-    DType result_dtype;  // of the array that is returned
-    int ndim;            // shape of the result
-    std::int64_t shape[kMostAxes];
     std::int64_t bytes;  // that it reads and writes, for the decision to release the GIL
+};
+
+// A plan, bound: everything a call needs but the addresses.
+struct Bound {
+    Result result;
+    std::variant<CpuCall, GpuCall> how;
 };
 
 // Runs `bound` on x. `out` null: a new array. Returns a new reference, or null with an exception set.
@@ -31,5 +35,6 @@ void remember(PyObject* const* args, std::shared_ptr<const Bound> bound);
 void forget_all();
 void register_dtype(PyObject* object, DType dtype);
 const char* last_algorithm();
+const char* algorithm_name(const std::string& name);  // the same text for the life of the process
 
 }  // namespace onepass

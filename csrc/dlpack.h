@@ -6,7 +6,7 @@
 
 namespace onepass::dlpack {
 
-enum DeviceType : std::int32_t { kCpu = 1 };
+enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaManaged = 13 };
 enum TypeCode : std::uint8_t { kFloat = 2, kBfloat = 4 };
 constexpr std::uint64_t kReadOnly = 1;
 
@@ -35,6 +35,12 @@ struct ManagedTensor {
     void (*deleter)(ManagedTensor*);
     std::uint64_t flags;
     Tensor tensor;
+};
+// What `__dlpack__` hands over unless a newer form is asked for.
+struct UnversionedTensor {
+    Tensor tensor;
+    void* context;
+    void (*deleter)(UnversionedTensor*);
 };
 struct ExchangeHeader {
     Version version;

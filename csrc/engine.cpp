@@ -1,10 +1,12 @@
 // The extension module onepass._engine: what Python may ask of the engine.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "calls.h"
+#include "cuda_module.h"
 #include "isa.h"
 #include "memory.h"
 #include "threads.h"
@@ -30,6 +32,16 @@ E checked(int value, int count, const char* what) {
     return static_cast<E>(value);
 }
 
+// Sets the array that a call returns; the number of its elements.
+std::int64_t set_result(Result& result, DType dtype, const std::vector<std::int64_t>& shape) {
+    if (shape.size() > kMostAxes) throw nb::value_error("more than 64 dimensions");
+    result.dtype = dtype;
+    result.ndim = static_cast<int>(shape.size());
+    std::int64_t size = 1;
+    for (std::size_t i = 0; i < shape.size(); ++i) size *= result.shape[i] = shape[i];
+    return size;
+}
+
 // What Python holds of a bound plan. The plan itself belongs to C++: it outlives the interpreter's objects.
 struct BoundHandle {
     std::shared_ptr<const Bound> bound;
@@ -39,37 +51,57 @@ BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, c
                  std::tuple<std::int64_t, std::int64_t, std::int64_t> inner, std::int64_t rows, std::int64_t length,
                  std::int64_t chunk, std::int64_t tile, bool resident, bool split, bool nontemporal, bool prefetch,
                  int threads, const std::vector<std::int64_t>& shape) {
-    if (shape.size() > kMostAxes) throw nb::value_error("more than 64 dimensions");
     auto bound = std::make_shared<Bound>();
     const auto algo = checked<Algorithm>(algorithm, 6, "unknown algorithm");
     const auto result = checked<DType>(out, 4, "unknown result dtype");
-    bound->job = {.op = checked<Op>(op, 7, "unknown operation"),
-                  .algorithm = algo,
-                  .in = checked<DType>(in, 4, "unknown input dtype"),
-                  .out = result,
-                  .outer = axes_from(outer),
-                  .reduce = axes_from(reduce),
-                  .inner = {std::get<0>(inner), std::get<1>(inner), std::get<2>(inner)},
-                  .rows = rows,
-                  .length = length,
-                  .chunk = chunk,
-                  .tile = tile,
-                  .resident = resident,
-                  .split = split,
-                  .nontemporal = nontemporal,
-                  .prefetch = prefetch,
-                  .threads = threads};
-    bound->tiles = algo == Algorithm::strided || algo == Algorithm::packed;
-    bound->result_dtype = result;
-    bound->ndim = static_cast<int>(shape.size());
-    std::int64_t results = 1;
-    for (std::size_t i = 0; i < shape.size(); ++i) results *= bound->shape[i] = shape[i];
-    const std::int64_t inner_size = bound->tiles ? bound->job.inner.size : 1;
-    bound->bytes = rows * inner_size * length * size_of(bound->job.in) + results * size_of(result);
+    const bool tiles = algo == Algorithm::strided || algo == Algorithm::packed;
+    const std::int64_t inner_size = tiles ? std::get<0>(inner) : 1;
+    const std::int64_t results = set_result(bound->result, result, shape);
+    bound->how =
+        CpuCall{.job = {.op = checked<Op>(op, 7, "unknown operation"),
+                        .algorithm = algo,
+                        .in = checked<DType>(in, 4, "unknown input dtype"),
+                        .out = result,
+                        .outer = axes_from(outer),
+                        .reduce = axes_from(reduce),
+                        .inner = {std::get<0>(inner), std::get<1>(inner), std::get<2>(inner)},
+                        .rows = rows,
+                        .length = length,
+                        .chunk = chunk,
+                        .tile = tile,
+                        .resident = resident,
+                        .split = split,
+                        .nontemporal = nontemporal,
+                        .prefetch = prefetch,
+                        .threads = threads},
+                .tiles = tiles,
+                .bytes = rows * inner_size * length * size_of(static_cast<DType>(in)) + results * size_of(result)};
     return {bound};
 }
 
-// (dtype, shape, strides in elements, address, writable, is a tensor), or None for an array the kernels cannot read.
+BoundHandle bind_gpu(cuda::Kernel& kernel, const std::string& algorithm, int threads, int cluster, bool cooperative,
+                     unsigned shared_bytes, std::int64_t units, std::int64_t units_per_block, int waves,
+                     const std::vector<std::int64_t>& words, int out, const std::vector<std::int64_t>& shape,
+                     nb::object make, nb::tuple positional, nb::object keyword_names, nb::tuple keyword_values,
+                     nb::object finish) {
+    const cuda::Geometry geometry{threads, cluster, cooperative, shared_bytes, units, units_per_block, waves};
+    Result result;
+    set_result(result, checked<DType>(out, 4, "unknown result dtype"), shape);
+    return {std::make_shared<Bound>(
+        Bound{result, GpuCall{{kernel, geometry, words},
+                              {make.ptr(), positional.ptr(), keyword_names.ptr(), keyword_values.ptr(), finish.ptr()},
+                              algorithm_name(algorithm)}})};
+}
+
+// (blocks of a launch, blocks that are resident on one multiprocessor) of a plan bound for a GPU.
+std::pair<unsigned, int> gpu_grid(const BoundHandle& handle) {
+    const auto* gpu = std::get_if<GpuCall>(&handle.bound->how);
+    if (!gpu) throw nb::type_error("gpu_grid: the plan is bound for a CPU");
+    return {gpu->launch.grid(), gpu->launch.resident_blocks()};
+}
+
+// (dtype, shape, strides in elements, address, writable, is a tensor, ordinal of its GPU or None), or None for an array
+// the kernels cannot read.
 nb::object describe(nb::handle x) {
     ArrayView v;
     if (!view_array(x.ptr(), v)) return nb::none();
@@ -79,7 +111,8 @@ nb::object describe(nb::handle x) {
         strides.append(v.strides[i]);
     }
     return nb::make_tuple(static_cast<int>(v.dtype), nb::tuple(shape), nb::tuple(strides),
-                          reinterpret_cast<std::uintptr_t>(v.data), v.writable, v.api != nullptr);
+                          reinterpret_cast<std::uintptr_t>(v.data), v.writable, v.api != nullptr,
+                          v.device == kCpu ? nb::none() : nb::cast(v.device));
 }
 
 std::string overlap(nb::handle a, nb::handle b) {
@@ -129,7 +162,8 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
         PyErr_SetString(PyExc_TypeError, "run(bound, x, out): arrays that the kernels read and write, or out=None");
         return nullptr;
     }
-    return run_bound(*handle->bound, view, args[2] == Py_None ? nullptr : args[2], &out_view);
+    const std::shared_ptr<const Bound> bound = handle->bound;
+    return run_bound(*bound, view, args[2] == Py_None ? nullptr : args[2], &out_view);
 }
 
 PyMethodDef hot_methods[] = {
@@ -148,10 +182,15 @@ NB_MODULE(_engine, m) {
     // A daemon thread inside a call when the interpreter ends keeps its plan: nothing to warn a user of.
     nb::set_leak_warnings(false);
     choose_isa("");
+    define_cuda(m);
     nb::class_<BoundHandle>(m, "Bound");
     m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a,
           "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "prefetch"_a,
           "threads"_a, "shape"_a);
+    m.def("bind_gpu", &bind_gpu, nb::kw_only(), "kernel"_a, "algorithm"_a, "threads"_a, "cluster"_a, "cooperative"_a,
+          "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "words"_a, "result_dtype"_a, "shape"_a,
+          "make"_a.none(), "positional"_a, "keyword_names"_a.none(), "keyword_values"_a, "finish"_a.none());
+    m.def("gpu_grid", &gpu_grid, "bound"_a);
     m.def("describe", &describe, "x"_a.none());
     m.def("overlap", &overlap, "a"_a, "b"_a);
     m.def("remember", &remember_call, "op"_a, "x"_a, "dim"_a.none(), "keepdim"_a, "dtype"_a.none(), "out"_a.none(),
@@ -159,6 +198,9 @@ NB_MODULE(_engine, m) {
     m.def("forget_all", &forget_all);
     m.def("last_algorithm", &last_algorithm);
     m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });
+    m.def(
+        "register_producer", [](nb::handle type, nb::handle stream) { register_producer(type.ptr(), stream.ptr()); },
+        "type"_a, "stream"_a.none());
     m.def("watch_forward_ad", [](nb::dict module_dict) { watch_forward_ad(module_dict.ptr()); });
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
     m.def("register_dtype",

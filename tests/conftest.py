@@ -2,9 +2,11 @@ import os
 from collections import Counter
 
 import pytest
+import stub_gpu
 from hypothesis import HealthCheck, settings
 
 import onepass
+from onepass import _engine
 
 # `ci` draws the same examples every time. `full` (--hypothesis-profile=full) is the run of more than 20,000.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
@@ -31,6 +33,34 @@ def threads():
     before = onepass.get_num_threads()
     yield onepass.set_num_threads
     onepass.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def stub_libraries(tmp_path_factory):
+    """The stub driver and the module of fake arrays, compiled once."""
+    return stub_gpu.build(tmp_path_factory.mktemp("stub"))
+
+
+@pytest.fixture(scope="session")
+def _stub_driver(stub_libraries):
+    # The engine opens a driver once: from here on, this process has the stub's two GPUs.
+    os.environ["ONEPASS_LIBCUDA"] = str(stub_libraries[0])
+    return stub_gpu.Stub(stub_libraries[0])
+
+
+@pytest.fixture
+def stub(_stub_driver):
+    """The stub driver with nothing recorded, nothing failing and no context current."""
+    _engine.forget_all()
+    _stub_driver.reset()
+    _stub_driver.set_context(0)
+    return _stub_driver
+
+
+@pytest.fixture(scope="session")
+def fake_gpu(stub_libraries):
+    """The module of fake arrays."""
+    return stub_gpu.load_module(stub_libraries[1])
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -22,6 +22,7 @@ _NUMPY_DTYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.float64): "float64",
     np.dtype(np.float16): "float16",
 }
+_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _known_dtype_objects: set[int] = set()
 _MOST_OVERLAP_WORK: Any = 1_000_000  # candidates numpy.shares_memory may try; beyond, an overlap is assumed
 
@@ -34,7 +35,9 @@ class Input:
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
+    address: int
     is_tensor: bool
+    device: int | None  # ordinal of the NVIDIA GPU it is on; None on the CPU
     same_object: bool  # the caller's own array: a later call with it can skip all this
     wrap: Callable[[Any], Any]
 
@@ -51,8 +54,8 @@ def _describe(op: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:
     described = _engine.describe(array)
     if described is None:
         raise TypeError(f"{op}: cannot read x of type {type(x).__name__}; pass a NumPy array or a torch tensor")
-    dtype, shape, strides, _, _, is_tensor = described
-    return Input(array, DTYPES[dtype], shape, strides, is_tensor, array is x, wrap)
+    dtype, shape, strides, address, _, is_tensor, device = described
+    return Input(array, DTYPES[dtype], shape, strides, address, is_tensor, device, array is x, wrap)
 
 
 def as_input(op: str, x: Any, dtype: str | None) -> Input:
@@ -124,8 +127,10 @@ def _from_torch(op: str, torch: Any, x: Any, dtype: str | None) -> Input:
                 "call it under torch.no_grad(), or pass x.detach()"
             )
         x = x.detach()
-    if x.device.type != "cpu":
-        raise ValueError(f"{op}: x of shape {shape} is on device {x.device}; onepass runs on the CPU: pass x.cpu()")
+    if x.device.type not in ("cpu", "cuda") or (x.is_cuda and torch.version.cuda is None):
+        raise ValueError(
+            f"{op}: x of shape {shape} is on device {x.device}; onepass runs on CPUs and NVIDIA GPUs: pass x.cpu()"
+        )
     if x.layout != torch.strided:
         raise TypeError(f"{op}: x of shape {shape} has layout {x.layout}; pass x.to_dense()")
     if not x.dtype.is_floating_point:
@@ -147,6 +152,11 @@ def _from_torch(op: str, torch: Any, x: Any, dtype: str | None) -> Input:
                 "gradient yet; use torch's own function there"
             )
         # The engine reads no tensor inside a dual level; NumPy's view of the same memory has no tangent to lose.
+        if x.is_cuda:
+            raise ValueError(
+                f"{op}: x of shape {shape} is on {x.device}, where onepass cannot tell whether it carries a tangent; "
+                "call it outside torch.autograd.forward_ad.dual_level()"
+            )
         return _from_torch_memory(op, torch, x, name)
     if x.is_neg():
         x = x.resolve_neg()
@@ -157,6 +167,11 @@ def _from_torch(op: str, torch: Any, x: Any, dtype: str | None) -> Input:
                 "transforms and nested tensors; use torch's own function there"
             )
         return _describe(op, x, x, _identity)
+    if x.is_cuda:
+        raise TypeError(
+            f"{op}: x of shape {shape} is on {x.device}, and torch {torch.__version__} has no DLPack C exchange API; "
+            "onepass needs torch 2.10 or later on GPUs"
+        )
     return _from_torch_memory(op, torch, x, name)
 
 
@@ -175,9 +190,16 @@ def _from_torch_memory(op: str, torch: Any, x: Any, name: str) -> Input:
 
 
 def _from_dlpack(op: str, x: Any) -> Input:
-    device = x.__dlpack_device__()
-    if int(device[0]) != 1:  # kDLCPU
-        raise ValueError(f"{op}: x of type {type(x).__name__} is on DLPack device {tuple(map(int, device))}, not a CPU")
+    device = tuple(map(int, x.__dlpack_device__()))
+    if device[0] in _DLPACK_CUDA:
+        from . import gpu_arrays
+
+        gpu_arrays.recognise(op, x)
+        return _describe(op, x, x, _identity)
+    if device[0] != 1:  # kDLCPU
+        raise ValueError(
+            f"{op}: x of type {type(x).__name__} is on DLPack device {device}; onepass runs on CPUs and NVIDIA GPUs"
+        )
     try:
         array = np.from_dlpack(x)
     except (BufferError, RuntimeError, TypeError):
@@ -225,16 +247,19 @@ def resolve_dtype(op: str, dtype: Any) -> str | None:
 
 def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
     """Strides of `out` once it is known to take this result; an error, with nothing written, otherwise."""
-    kind = "torch.Tensor" if source.is_tensor else "numpy.ndarray"
     torch = _torch()
-    if isinstance(out, np.ndarray) and not source.is_tensor:
-        is_bfloat16(out.dtype)
-    elif torch is not None and source.is_tensor and type(out) in (torch.Tensor, torch.nn.Parameter):
+    if torch is not None and isinstance(source.array, torch.Tensor) and type(out) in (torch.Tensor, torch.nn.Parameter):
         if out.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{op}: out requires grad, and onepass records no gradient; pass out.detach()")
         _engine.register_exchange_type(type(out))
-    else:
-        raise TypeError(f"{op}: out must be a {kind} like x, got {type(out).__module__}.{type(out).__name__}")
+    elif isinstance(out, np.ndarray) and isinstance(source.array, np.ndarray):
+        is_bfloat16(out.dtype)
+    elif source.device is None or type(out) is not type(source.array):
+        kind = type(source.array) if torch is None or not isinstance(source.array, torch.Tensor) else torch.Tensor
+        raise TypeError(
+            f"{op}: out must be a {kind.__module__}.{kind.__name__} like x, "
+            f"got {type(out).__module__}.{type(out).__name__}"
+        )
     if tuple(out.shape) != shape:
         raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {shape}")
     name = str(out.dtype).removeprefix("torch.")
@@ -246,7 +271,9 @@ def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: s
             f"{op}: out of shape {shape}, dtype {name} cannot be written in place: "
             "expected an aligned, native-endian CPU array that is not a subclass"
         )
-    _, _, strides, _, writable, _ = described
+    _, _, strides, _, writable, _, device = described
+    if device != source.device:
+        raise ValueError(f"{op}: out is on {_place(device)}, x on {_place(source.device)}; they must be on one device")
     if not writable:
         raise ValueError(f"{op}: out of shape {shape}, dtype {name} is read-only")
     if _aliases_itself(shape, strides):
@@ -256,6 +283,10 @@ def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: s
             f"{op}: out of shape {shape} overlaps x without being exactly x; pass x itself, or memory apart from it"
         )
     return tuple(strides)
+
+
+def _place(device: int | None) -> str:
+    return "the CPU" if device is None else f"cuda:{device}"
 
 
 def _aliases_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -280,7 +311,7 @@ def _bytes_of(array: Any) -> Any:
     """A NumPy view of the same elements, whatever the array's kind and dtype."""
     described = _engine.describe(array)
     assert described is not None  # both have been described before
-    dtype, shape, element_strides, address, _, _ = described
+    dtype, shape, element_strides, address, *_ = described
     itemsize = ITEMSIZE[DTYPES[dtype]]
     strides = [stride * itemsize for stride in element_strides]
 

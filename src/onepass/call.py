@@ -69,7 +69,12 @@ def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any,
     )
     if problem.rows * problem.length == 0 and op in ELEMENTWISE:
         problem = _nothing(problem)
-    bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    if source.device is None:
+        bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    else:
+        from .cuda import launch
+
+        bound = launch.bind(problem, source, out, algorithm)
     if source.same_object:
         _engine.remember(number, x, dim, bool(keepdim), dtype, out, algorithm, bound)
     y = _engine.run(bound, source.array, out)

@@ -1,0 +1,149 @@
+#include "cuda_kernel.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <stdexcept>
+
+namespace onepass::cuda {
+namespace {
+
+constexpr int kMultiprocessorCount = 16;  // of CUdevice_attribute
+constexpr int kPortableCluster = 8;       // blocks; more has to be allowed first
+constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
+
+// What a first call does is forbidden while any thread captures a graph, unless it says that it is not part of it.
+class OutsideCapture {
+   public:
+    explicit OutsideCapture(const Driver& driver) : driver_(driver) { driver_.exchange_capture_mode(&mode_); }
+    ~OutsideCapture() { driver_.exchange_capture_mode(&mode_); }
+    OutsideCapture(const OutsideCapture&) = delete;
+    OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+   private:
+    const Driver& driver_;
+    int mode_ = kCaptureRelaxed;
+};
+
+void check_scope(const Scope& scope) { check(scope.code(), "make the GPU current"); }
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Kernel::Kernel(int ordinal, const std::string& cubin, const std::string& symbol) : ordinal_(ordinal) {
+    const Driver& d = driver();
+    context_ = primary_context(ordinal);
+    const Scope scope(context_);
+    check_scope(scope);
+    const OutsideCapture outside(d);
+    check(d.load_module(&module_, cubin.data()), "load a kernel onto the GPU");
+    check(d.get_function(&function_, module_, symbol.c_str()), "find a kernel in its module");
+    std::size_t offset = 0;
+    if (d.parameter_info)
+        check(d.parameter_info(function_, 0, &offset, &parameter_bytes_), "ask for a kernel's argument");
+}
+
+int Kernel::attribute(FunctionAttribute which) const {
+    int value = 0;
+    check(driver().function_attribute(&value, which, function_), "ask for a kernel's attributes");
+    return value;
+}
+
+void Kernel::allow_shared(unsigned bytes) {
+    if (bytes <= allowed_shared_) return;
+    const Result code = driver().set_function_attribute(function_, FunctionAttribute::max_dynamic_shared_bytes,
+                                                        static_cast<int>(bytes));
+    if (code != kSuccess) throw Failure(code, "give a block " + std::to_string(bytes) + " bytes of shared memory");
+    allowed_shared_ = bytes;
+}
+
+Launch::Launch(Kernel& kernel, const Geometry& g, const std::vector<std::int64_t>& words)
+    : context_(kernel.context()),
+      function_(kernel.function()),
+      threads_(static_cast<unsigned>(g.threads)),
+      cluster_(static_cast<unsigned>(g.cluster)),
+      shared_bytes_(g.shared_bytes),
+      cooperative_(g.cooperative),
+      words_(words.size() + 2) {
+    if (g.threads < 1 || g.cluster < 1 || g.units < 0 || g.units_per_block < 1 || g.waves < 0)
+        throw std::invalid_argument("launch: threads, cluster and units_per_block must be positive");
+    if (words_.size() > kMostWords) throw std::invalid_argument("launch: more than 4096 bytes of arguments");
+    if (kernel.parameter_bytes() != 0 && kernel.parameter_bytes() != words_.size() * sizeof(std::int64_t)) {
+        throw std::invalid_argument("launch: the kernel takes " + std::to_string(kernel.parameter_bytes()) +
+                                    " bytes, the plan has " + std::to_string(words_.size() * sizeof(std::int64_t)));
+    }
+    std::copy(words.begin(), words.end(), words_.begin() + 2);
+
+    const Driver& d = driver();
+    if ((cluster_ > 1 || cooperative_) && (!d.launch_ex || !d.clusters))
+        throw Failure(36, "launch clusters of blocks");  // CALL_REQUIRES_NEWER_DRIVER
+    const Scope scope(context_);
+    check_scope(scope);
+    const OutsideCapture outside(d);
+    kernel.allow_shared(shared_bytes_);
+    if (g.cluster > kPortableCluster) {
+        check(d.set_function_attribute(function_, FunctionAttribute::non_portable_cluster_allowed, 1),
+              "allow clusters of more than 8 blocks");
+    }
+    check(d.occupancy(&resident_blocks_, function_, g.threads, shared_bytes_), "ask for a kernel's occupancy");
+    if (resident_blocks_ < 1) throw Failure(701, "fit a block of this kernel on a multiprocessor");
+
+    std::int64_t grid = ceil_div(g.units, g.units_per_block);
+    if (g.waves > 0) {
+        std::int64_t resident;
+        if (cluster_ > 1) {
+            LaunchAttribute attributes[2];
+            const LaunchConfig shape = config(attributes, nullptr);
+            int clusters = 0;
+            check(d.clusters(&clusters, function_, &shape), "ask how many clusters of blocks fit the GPU");
+            resident = std::int64_t{clusters} * g.cluster;
+        } else {
+            int multiprocessors = 0;
+            check(d.device_attribute(&multiprocessors, kMultiprocessorCount, device(kernel.ordinal())),
+                  "ask for the number of multiprocessors");
+            resident = std::int64_t{resident_blocks_} * multiprocessors;
+        }
+        grid = std::min(grid, resident * g.waves);
+    }
+    grid = ceil_div(grid, g.cluster) * g.cluster;
+    if (grid > kMostBlocks) throw std::invalid_argument("launch: more than 2^31 - 1 blocks; the plan needs waves");
+    grid_ = static_cast<unsigned>(grid);
+}
+
+LaunchConfig Launch::config(LaunchAttribute* attributes, Stream stream) const noexcept {
+    unsigned count = 0;
+    if (cluster_ > 1) {
+        LaunchAttribute& a = attributes[count++] = {};
+        a.id = LaunchAttribute::cluster;
+        a.cluster_shape[0] = cluster_;
+        a.cluster_shape[1] = a.cluster_shape[2] = 1;
+    }
+    if (cooperative_) {
+        LaunchAttribute& a = attributes[count++] = {};
+        a.id = LaunchAttribute::cooperative;
+        a.is_cooperative = 1;
+    }
+    return {{std::max(grid_, cluster_), 1, 1}, {threads_, 1, 1}, shared_bytes_, stream, attributes, count};
+}
+
+Result Launch::operator()(const void* x, void* y, Stream stream) const noexcept {
+    if (grid_ == 0) return kSuccess;
+    // The driver copies the arguments during the call, so each call has its own.
+    std::array<std::int64_t, kMostWords> words;
+    std::memcpy(words.data(), words_.data(), words_.size() * sizeof(std::int64_t));
+    words[0] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(x));
+    words[1] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(y));
+    void* parameters[] = {words.data()};
+    const Scope scope(context_);
+    if (scope.code() != kSuccess) return scope.code();
+    const Driver& d = ready_driver();
+    if (cluster_ == 1 && !cooperative_) {
+        return d.launch(function_, grid_, 1, 1, threads_, 1, 1, shared_bytes_, stream, parameters, nullptr);
+    }
+    LaunchAttribute attributes[2];
+    const LaunchConfig shape = config(attributes, stream);
+    return d.launch_ex(&shape, function_, parameters, nullptr);
+}
+
+}  // namespace onepass::cuda
