@@ -1,4 +1,4 @@
-"""The `onepass` command: run, explain, doctor, bench."""
+"""The `onepass` command: run, explain, doctor, bench, cache."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+cache = typer.Typer(help="The folder of kernels that were compiled for GPUs.", no_args_is_help=True)
+app.add_typer(cache, name="cache")
 
 DType = Literal["float32", "float64", "float16", "bfloat16"]
 
@@ -143,6 +146,26 @@ def bench(
         return
     chosen, peers = ([name.strip() for name in text.split(",")] if text else None for text in (cells, against))
     raise typer.Exit(run_benchmark(quick, chosen, peers, json, plot, html, repeats))
+
+
+@cache.command("info")
+def cache_info() -> None:
+    """Say where compiled kernels are kept, how many there are, and what they take."""
+    from onepass.cuda.compile import cache as kernels
+
+    info = kernels().info()
+    typer.echo(
+        f"{info.folder or 'no folder'}: {info.entries} kernels, {info.bytes:,} of at most {info.most_bytes:,} bytes"
+    )
+
+
+@cache.command("clear")
+def cache_clear() -> None:
+    """Remove every compiled kernel. The next calls on a GPU compile theirs again."""
+    from onepass.cuda.compile import cache as kernels
+
+    with _failures():
+        typer.echo(f"{kernels().clear()} kernels removed")
 
 
 def _dims(text: str) -> tuple[int, ...] | None:

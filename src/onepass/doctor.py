@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 from pathlib import Path
@@ -15,6 +14,8 @@ from rich.table import Table
 
 import onepass
 from onepass import _engine
+from onepass.cuda.compile import cache
+from onepass.cuda.launch import read_device
 from onepass.machine import this_machine
 
 
@@ -35,7 +36,9 @@ def report() -> None:
         ("result cache", f"at most {_binary(stats['bound_bytes'])}, now {_binary(stats['cached_bytes'])}"),
         *((package, _installed(package) or "missing") for package in ("numpy", "ml-dtypes")),
         ("torch", _torch()),
-        ("GPU", _gpu()),
+        *_gpus(),
+        ("GPU compiler", _compiler()),
+        ("GPU kernels", _kernel_cache()),
     ]:
         table.add_row(key, value)
     Console(soft_wrap=True).print(table, highlight=False, markup=False)
@@ -63,10 +66,30 @@ def _torch() -> str:
     return _installed("torch") or "missing; only needed for torch tensors: pip install torch"
 
 
-def _gpu() -> str:
-    if importlib.util.find_spec("onepass.cuda") is None:
-        return "this version of onepass computes on the CPU only"
-    missing = [package for package in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc") if not _installed(package)]
-    if not Path("/proc/driver/nvidia/version").exists():
-        missing.insert(0, "an NVIDIA driver")
-    return f"missing: {', '.join(missing)}; pip install 'onepass[cuda]'" if missing else "ready"
+def _gpus() -> list[tuple[str, str]]:
+    """The driver and its GPUs, or why there are none."""
+    try:
+        version, count = _engine.gpu_driver_version(), _engine.gpu_count()
+        lines = [("NVIDIA driver", f"CUDA {version // 1000}.{version % 1000 // 10}, {count} GPU{'s' * (count != 1)}")]
+        for ordinal in range(count):
+            device = read_device(ordinal)
+            description = f"{device.name}, sm_{device.architecture}, {device.multiprocessors} multiprocessors"
+            lines.append((f"GPU cuda:{ordinal}", f"{description}, {_binary(_engine.gpu_memory(ordinal))}"))
+    except (_engine.CudaError, MemoryError) as error:
+        return [("GPU", f"cannot be used: {str(error).removeprefix('onepass: ')}")]
+    return lines
+
+
+def _compiler() -> str:
+    found = {name: _installed(name) for name in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc")}
+    missing = [name for name, version in found.items() if version is None]
+    if missing:
+        return f"{', '.join(missing)} missing; only needed for arrays on a GPU: pip install 'onepass[cuda]'"
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def _kernel_cache() -> str:
+    info = cache().info()
+    if info.folder is None:
+        return "none: this user has no home; set ONEPASS_CACHE_DIR"
+    return f"{info.folder}: {info.entries} kernels, {_binary(info.bytes)} of at most {_binary(info.most_bytes)}"

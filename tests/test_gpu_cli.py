@@ -1,0 +1,87 @@
+"""`onepass doctor` about GPUs, and `onepass cache`."""
+
+import pytest
+from helpers import run_python
+from typer.testing import CliRunner
+
+from onepass import cli, doctor
+from onepass.cuda import compile, launch
+from onepass.cuda.cache import KernelCache
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "kernels"))
+    compile.cache.cache_clear()
+    yield tmp_path / "kernels"
+    compile.cache.cache_clear()
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def unwrapped(text):
+    """What doctor says, however narrow its table is."""
+    return " ".join(text.split())
+
+
+def test_cache_info_and_clear(folder):
+    assert invoke("cache", "info") == f"{folder}: 0 kernels, 0 of at most 268,435,456 bytes\n"
+    KernelCache(folder).put("key", bytes(952))
+    assert invoke("cache", "info") == f"{folder}: 1 kernels, 1,000 of at most 268,435,456 bytes\n"
+    assert invoke("cache", "clear") == "1 kernels removed\n"
+    assert invoke("cache", "info").startswith(f"{folder}: 0 kernels")
+
+
+def test_cache_without_a_home(monkeypatch):
+    monkeypatch.setattr(compile, "default_folder", lambda: None)
+    compile.cache.cache_clear()
+    assert invoke("cache", "info").startswith("no folder: 0 kernels")
+    assert invoke("cache", "clear") == "0 kernels removed\n"
+    assert doctor._kernel_cache().startswith("none: this user has no home")
+    compile.cache.cache_clear()
+
+
+def test_cache_that_cannot_be_cleared(folder, monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied", str(folder / "a.kernel"))
+
+    monkeypatch.setattr(KernelCache, "clear", refuse)
+    result = CliRunner().invoke(cli.app, ["cache", "clear"])
+    assert result.exit_code == 1
+    assert result.output == f"onepass: error: {folder / 'a.kernel'}: Permission denied\n"
+
+
+def test_doctor_lists_gpus_compiler_and_kernels(stub, folder):
+    launch.read_device.cache_clear()
+    text = unwrapped(invoke("doctor"))
+    launch.read_device.cache_clear()
+    for words in (
+        "CUDA 13.1, 2 GPUs",
+        "GPU cuda:1",
+        "H200, sm_90a, 132 multiprocessors, 141 GiB",
+        "nvidia-cuda-nvrtc 1",
+        "0 kernels, 0 B of at most 256 MiB",
+    ):
+        assert words in text
+
+
+def test_doctor_says_why_there_is_no_gpu(stub):
+    stub.fail("cuDeviceGetCount", 100)
+    assert "cannot be used: onepass could not count the GPUs: CUDA_ERROR_NO_DEVICE" in unwrapped(invoke("doctor"))
+
+
+def test_doctor_without_a_driver(tmp_path):
+    out = run_python(
+        "from onepass.doctor import report\nreport()",
+        env={"ONEPASS_LIBCUDA": "/nowhere/libcuda.so", "ONEPASS_CACHE_DIR": str(tmp_path)},
+    )
+    assert "cannot be used: no NVIDIA driver (/nowhere/libcuda.so" in unwrapped(out)
+
+
+def test_doctor_names_what_is_missing_of_the_compiler(monkeypatch):
+    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "cuda-core" else "1.0")
+    assert doctor._compiler() == "cuda-core missing; only needed for arrays on a GPU: pip install 'onepass[cuda]'"
