@@ -57,7 +57,7 @@ bool view_numpy(PyArrayObject* array, ArrayView& view) {
 }
 
 bool attribute_is(PyObject* object, PyObject* name, bool call, PyObject* expected) {
-    PyObject* value = call ? PyObject_CallMethodObjArgs(object, name, nullptr) : PyObject_GetAttr(object, name);
+    PyObject* value = call ? PyObject_VectorcallMethod(name, &object, 1, nullptr) : PyObject_GetAttr(object, name);
     if (!value) PyErr_Clear();
     const bool is = value == expected;
     Py_XDECREF(value);
@@ -79,15 +79,8 @@ bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view)
         if (!attribute_is(object, requires_grad_name, false, Py_False)) return false;
         if (!attribute_is(object, is_neg_name, true, Py_False) || in_forward_ad()) return false;
     }
-    dlpack::Tensor tensor;
-    if (known.api->view_of_object(object, &tensor) != 0) {
-        PyErr_Clear();
-        return false;
-    }
     view.kind = known.kind;
-    view.api = known.api;
-    view.writable = true;
-    return view_dlpack(tensor, view);
+    return view_tensor(object, known.api, view);
 }
 
 void set_memory_error(std::size_t bytes) {
@@ -228,6 +221,17 @@ bool view_array(PyObject* object, ArrayView& view) {
     }
     const Producer* producer = find_producer(type);
     return producer && view_producer(object, *producer, view);
+}
+
+bool view_tensor(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view) {
+    dlpack::Tensor tensor;
+    if (api->view_of_object(object, &tensor) != 0) {
+        PyErr_Clear();
+        return false;
+    }
+    view.api = api;
+    view.writable = true;
+    return view_dlpack(tensor, view);
 }
 
 bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view) {

@@ -57,6 +57,8 @@ bool import_numpy();  // false with a Python exception set
 // an array of a registered type, on a CPU or an NVIDIA GPU, that needs no gradient. Otherwise false, never an
 // exception.
 bool view_array(PyObject* object, ArrayView& view);
+// The same of a tensor that is known to have this API and no gradient.
+bool view_tensor(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view);
 // What DLPack says of an array. False for dtypes, devices and numbers of dimensions that the kernels do not know.
 bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view);
 

@@ -119,6 +119,7 @@ bool key_of(PyObject* const* args, Key& key, ArrayView& x, ArrayView& out, bool&
     if (!add_dims(key, args[2]) || !add_dtype(key, args[4]) || !add_algorithm(key, args[6])) return false;
     if (!has_out) return true;
     if (!view_array(args[5], out) || !out.writable) return false;
+    key.add(out.kind);
     key.add(out);
     return true;
 }

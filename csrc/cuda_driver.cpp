@@ -82,7 +82,7 @@ std::string memory_text() {
 }
 
 // What a person can do about it.
-std::string remedy(Result code) {
+std::string remedy(Status code) {
     switch (code) {
         case 1:    // INVALID_VALUE
         case 400:  // INVALID_HANDLE
@@ -144,7 +144,7 @@ std::string remedy(Result code) {
 
 }  // namespace
 
-Failure::Failure(Result code, const std::string& doing) : code_(code) {
+Failure::Failure(Status code, const std::string& doing) : code_(code) {
     const char* name = nullptr;
     if (table.error_name) table.error_name(code, &name);
     name_ = name ? name : "CUDA_ERROR_" + std::to_string(code);

@@ -12,7 +12,7 @@
 
 namespace onepass::cuda {
 
-using Result = int;
+using Status = int;  // CUresult
 using Device = int;
 using Context = struct ContextTag*;
 using Module = struct ModuleTag*;
@@ -21,7 +21,7 @@ using Stream = struct StreamTag*;
 using Event = struct EventTag*;
 using Address = unsigned long long;
 
-constexpr Result kSuccess = 0, kOutOfMemory = 2, kNotInitialized = 3;
+constexpr Status kSuccess = 0, kOutOfMemory = 2, kNotInitialized = 3;
 
 // What DLPack and the array interfaces call stream 1.
 inline Stream legacy_stream() { return reinterpret_cast<Stream>(std::uintptr_t{1}); }
@@ -59,43 +59,43 @@ constexpr int kCaptureRelaxed = 2;
 
 // The functions of libcuda that are used. Optional ones are null where an older driver has none.
 struct Driver {
-    Result (*init)(unsigned flags);
-    Result (*version)(int* version);
-    Result (*error_name)(Result, const char** name);
-    Result (*device_count)(int* count);
-    Result (*device_get)(Device*, int ordinal);
-    Result (*device_name)(char* name, int size, Device);
-    Result (*device_attribute)(int* value, int attribute, Device);
-    Result (*device_memory)(std::size_t* bytes, Device);
-    Result (*retain_primary)(Context*, Device);
-    Result (*current)(Context*);
-    Result (*push)(Context);
-    Result (*pop)(Context*);
-    Result (*memory_info)(std::size_t* free, std::size_t* total);
-    Result (*load_module)(Module*, const void* image);
-    Result (*get_function)(Function*, Module, const char* name);
-    Result (*function_attribute)(int* value, FunctionAttribute, Function);
-    Result (*set_function_attribute)(Function, FunctionAttribute, int value);
-    Result (*occupancy)(int* blocks, Function, int threads, std::size_t dynamic_shared_bytes);
-    Result (*launch)(Function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+    Status (*init)(unsigned flags);
+    Status (*version)(int* version);
+    Status (*error_name)(Status, const char** name);
+    Status (*device_count)(int* count);
+    Status (*device_get)(Device*, int ordinal);
+    Status (*device_name)(char* name, int size, Device);
+    Status (*device_attribute)(int* value, int attribute, Device);
+    Status (*device_memory)(std::size_t* bytes, Device);
+    Status (*retain_primary)(Context*, Device);
+    Status (*current)(Context*);
+    Status (*push)(Context);
+    Status (*pop)(Context*);
+    Status (*memory_info)(std::size_t* free, std::size_t* total);
+    Status (*load_module)(Module*, const void* image);
+    Status (*get_function)(Function*, Module, const char* name);
+    Status (*function_attribute)(int* value, FunctionAttribute, Function);
+    Status (*set_function_attribute)(Function, FunctionAttribute, int value);
+    Status (*occupancy)(int* blocks, Function, int threads, std::size_t dynamic_shared_bytes);
+    Status (*launch)(Function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                      unsigned block_z, unsigned shared_bytes, Stream, void** parameters, void** extra);
-    Result (*exchange_capture_mode)(int* mode);
-    Result (*allocate)(Address*, std::size_t bytes);
-    Result (*free)(Address);
-    Result (*create_event)(Event*, unsigned flags);
-    Result (*destroy_event)(Event);
-    Result (*record_event)(Event, Stream);
-    Result (*wait_event)(Stream, Event, unsigned flags);
-    Result (*launch_ex)(const LaunchConfig*, Function, void** parameters, void** extra);            // optional: 11.8
-    Result (*clusters)(int* count, Function, const LaunchConfig*);                                  // optional: 11.8
-    Result (*parameter_info)(Function, std::size_t index, std::size_t* offset, std::size_t* size);  // optional: 12.4
+    Status (*exchange_capture_mode)(int* mode);
+    Status (*allocate)(Address*, std::size_t bytes);
+    Status (*free)(Address);
+    Status (*create_event)(Event*, unsigned flags);
+    Status (*destroy_event)(Event);
+    Status (*record_event)(Event, Stream);
+    Status (*wait_event)(Stream, Event, unsigned flags);
+    Status (*launch_ex)(const LaunchConfig*, Function, void** parameters, void** extra);            // optional: 11.8
+    Status (*clusters)(int* count, Function, const LaunchConfig*);                                  // optional: 11.8
+    Status (*parameter_info)(Function, std::size_t index, std::size_t* offset, std::size_t* size);  // optional: 12.4
 };
 
 // A call of the driver that failed, as Python will see it: onepass.cuda.CudaError, or MemoryError.
 class Failure : public std::exception {
    public:
     // `doing` completes "onepass could not ...".
-    Failure(Result code, const std::string& doing);
+    Failure(Status code, const std::string& doing);
     // There is no driver to ask.
     explicit Failure(const std::string& message);
     static Failure in_forked_process();
@@ -103,7 +103,7 @@ class Failure : public std::exception {
     void set_python_error() const;
 
    private:
-    Result code_;
+    Status code_;
     std::string name_;
     std::string message_;
 };
@@ -119,7 +119,7 @@ const Driver& ready_driver() noexcept;
 // Whether this process was forked from one that had initialized the driver. It cannot be used here.
 bool forked() noexcept;
 
-inline void check(Result code, const char* doing) {
+inline void check(Status code, const char* doing) {
     if (code != kSuccess) throw Failure(code, doing);
 }
 
@@ -143,10 +143,10 @@ class Scope {
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
-    Result code() const { return code_; }
+    Status code() const { return code_; }
 
    private:
-    Result code_;
+    Status code_;
     bool pushed_ = false;
 };
 

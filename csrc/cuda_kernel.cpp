@@ -37,7 +37,11 @@ Kernel::Kernel(int ordinal, const std::string& cubin, const std::string& symbol)
     const Scope scope(context_);
     check_scope(scope);
     const OutsideCapture outside(d);
-    check(d.load_module(&module_, cubin.data()), "load a kernel onto the GPU");
+    // The driver may wait for kernels that run, and they for callbacks that need the GIL.
+    PyThreadState* released = PyEval_SaveThread();
+    const Status loaded = d.load_module(&module_, cubin.data());
+    PyEval_RestoreThread(released);
+    check(loaded, "load a kernel onto the GPU");
     check(d.get_function(&function_, module_, symbol.c_str()), "find a kernel in its module");
     std::size_t offset = 0;
     if (d.parameter_info)
@@ -52,7 +56,7 @@ int Kernel::attribute(FunctionAttribute which) const {
 
 void Kernel::allow_shared(unsigned bytes) {
     if (bytes <= allowed_shared_) return;
-    const Result code = driver().set_function_attribute(function_, FunctionAttribute::max_dynamic_shared_bytes,
+    const Status code = driver().set_function_attribute(function_, FunctionAttribute::max_dynamic_shared_bytes,
                                                         static_cast<int>(bytes));
     if (code != kSuccess) throw Failure(code, "give a block " + std::to_string(bytes) + " bytes of shared memory");
     allowed_shared_ = bytes;
@@ -127,7 +131,7 @@ LaunchConfig Launch::config(LaunchAttribute* attributes, Stream stream) const no
     return {{std::max(grid_, cluster_), 1, 1}, {threads_, 1, 1}, shared_bytes_, stream, attributes, count};
 }
 
-Result Launch::operator()(const void* x, void* y, Stream stream) const noexcept {
+Status Launch::operator()(const void* x, void* y, Stream stream) const noexcept {
     if (grid_ == 0) return kSuccess;
     // The driver copies the arguments during the call, so each call has its own.
     std::array<std::int64_t, kMostWords> words;

@@ -54,7 +54,7 @@ class Launch {
     unsigned grid() const { return grid_; }
     int resident_blocks() const { return resident_blocks_; }  // on one multiprocessor
     // One driver call, and another to see that the GPU is current. Any thread, with or without the GIL.
-    Result operator()(const void* x, void* y, Stream stream) const noexcept;
+    Status operator()(const void* x, void* y, Stream stream) const noexcept;
 
    private:
     static constexpr std::size_t kMostWords = 4096 / sizeof(std::int64_t);  // of arguments, on every GPU

@@ -25,7 +25,7 @@ void order_after_legacy_stream(int device, cuda::Stream stream) {
     cuda::check(scope.code(), "make the GPU current");
     cuda::Event event;
     cuda::check(d.create_event(&event, kNoTiming), "create an event");
-    cuda::Result code = d.record_event(event, cuda::legacy_stream());
+    cuda::Status code = d.record_event(event, cuda::legacy_stream());
     if (code == cuda::kSuccess) code = d.wait_event(stream, event, 0);
     d.destroy_event(event);  // takes effect once it is reached
     cuda::check(code, "order two streams");
@@ -73,7 +73,7 @@ DeviceArray::DeviceArray(nb::handle like, const std::vector<std::int64_t>& shape
     const cuda::Scope scope(b.context);
     cuda::check(scope.code(), "make the GPU current");
     const auto bytes = static_cast<std::size_t>(size * size_of(b.dtype));
-    const cuda::Result code = d.allocate(&b.address, bytes);
+    const cuda::Status code = d.allocate(&b.address, bytes);
     if (code != cuda::kSuccess) throw cuda::Failure(code, "allocate a result of " + std::to_string(bytes) + " bytes");
 }
 

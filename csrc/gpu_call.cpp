@@ -19,9 +19,10 @@ PyObject* shared(PyObject* object) {
     return object;
 }
 
-// What a library made, or the engine in its place.
-bool view_made(PyObject* made, ArrayView& view) {
+// What x's library made, or the engine in its place.
+bool view_made(PyObject* made, const ArrayView& x, ArrayView& view) {
     DeviceArray* array = nullptr;
+    if (x.api && Py_TYPE(made) == Py_TYPE(x.object)) return view_tensor(made, x.api, view);
     if (view_array(made, view)) return true;
     if (!nanobind::try_cast(nanobind::handle(made), array)) return false;
     array->view(view);
@@ -60,7 +61,7 @@ PyObject* Maker::operator()(const ArrayView& x, const Result& result, void** dat
     PyObject* made = PyObject_Vectorcall(make_, args.data(), args_.size() - keywords, keyword_names_);
     if (!made) return nullptr;
     ArrayView view;
-    if (!view_made(made, view) || view.device != x.device || view.dtype != result.dtype || alignment_of(view.data)) {
+    if (!view_made(made, x, view) || view.device != x.device || view.dtype != result.dtype || alignment_of(view.data)) {
         Py_DECREF(made);
         PyErr_SetString(PyExc_TypeError,
                         "onepass: the result's array library made an array of another kind, as under fake tensors and "
@@ -97,7 +98,7 @@ PyObject* run_gpu(const GpuCall& call, const Result& result, const ArrayView& x,
     }
     // A full queue makes the driver wait, perhaps for a callback that needs the GIL.
     PyThreadState* released = PyEval_SaveThread();
-    const cuda::Result code = call.launch(x.data, y, stream);
+    const cuda::Status code = call.launch(x.data, y, stream);
     PyEval_RestoreThread(released);
     if (code != cuda::kSuccess) {
         cuda::Failure(code, std::string("launch ") + call.algorithm).set_python_error();

@@ -56,7 +56,7 @@ bool view_producer(PyObject* object, const Producer& producer, ArrayView& view) 
     view.kind = producer.kind;
     view.api = nullptr;
     view.writable = producer.stream != nullptr;  // JAX arrays are values: they do not change
-    return view_dlpack(managed->tensor, view);
+    return view_dlpack(managed->tensor, view) && view.device != kCpu;
 }
 
 bool current_stream(const ArrayView& view, cuda::Stream& stream) {

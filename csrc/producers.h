@@ -16,6 +16,7 @@ struct Producer {
 };
 
 const Producer* find_producer(PyObject* type);
+// False also for an array that is on the CPU: arrays.py takes those.
 bool view_producer(PyObject* object, const Producer& producer, ArrayView& view);
 // The stream to launch on, in order with whatever computes `view`. False with a Python exception set.
 bool current_stream(const ArrayView& view, cuda::Stream& stream);

@@ -300,6 +300,8 @@ def test_cupy_out_and_dtype(gpu, cupy, array):
     for _ in range(2):
         assert onepass.softmax(x, out=out) is out
         assert gpu.words(2) == (x.inner.address, out.inner.address)
+    with pytest.raises(TypeError, match="out must be a cupy.*ndarray like x, got fake_gpu.Array"):
+        onepass.softmax(x, out=out.inner)  # like a call that is hot, but for the kind of out
     assert onepass.softmax(x, dtype=np.float16).dtype == np.float16
     with pytest.raises(TypeError, match="CuPy has no bfloat16"):
         onepass.softmax(x, dtype="bfloat16")
@@ -318,7 +320,7 @@ class _Jax(types.ModuleType):
                 self.shape, self.dtype = inner.shape, np.dtype(inner.dtype)
 
             def __dlpack_device__(self):
-                return 2, 0
+                return self.inner.__dlpack_device__()
 
             def __dlpack__(self, *, stream=None):
                 self.asked.append(stream)
@@ -376,6 +378,15 @@ def test_the_memory_of_a_jax_result_goes_with_the_last_capsule_and_takes_x_along
     del y
     assert "cuMemFree_v2" in gpu.calls
     assert sys.getrefcount(inner) == held
+
+
+def test_a_jax_array_on_the_cpu_stays_there(gpu, jax, array):
+    onepass.softmax(jax.ArrayImpl(array((64, 1000))))
+    on_cpu = np.zeros((2, 4), np.float32)
+    x = jax.ArrayImpl(on_cpu)
+    gpu.forget_calls()
+    np.testing.assert_array_equal(onepass.softmax(x), np.full((2, 4), 0.25, np.float32))
+    assert "cuLaunchKernel" not in gpu.calls
 
 
 def test_jax_arrays_are_not_written_to(gpu, jax, array):

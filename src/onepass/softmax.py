@@ -51,16 +51,18 @@ def softmax(
     Parameters
     ----------
     x : array of any shape and strides, read in place
-        NumPy array, torch CPU tensor, another DLPack array on the CPU, or anything numpy.asarray takes. float32,
-        float64, float16, bfloat16; NumPy integers become float64.
+        NumPy array, torch tensor on a CPU or an NVIDIA GPU, CuPy or JAX array, another DLPack array on the CPU, or
+        anything numpy.asarray takes. float32, float64, float16, bfloat16; NumPy integers become float64.
     dim : int, tuple of ints (jointly) or None (all); also called `axis`
     dtype : dtype of the result, that of x by default; converted in registers
     out : array for the result, of x's kind, the result's shape and dtype, any strides; may be x itself
-    algorithm : "registers", "row", "online", "split", "strided" or "packed" instead of the planner's choice
+    algorithm : instead of the planner's choice: "registers", "row", "online", "split", "strided" or "packed" on a CPU,
+        "warp", "block", "block_smem", "online", "block_uncached", "three_pass" or "strided" on a GPU
 
     Returns a new contiguous array of x's kind and shape, or out. A row with NaN or +inf, or of -inf only, is NaN.
 
-    Raises ValueError or TypeError, with nothing written, for arguments that do not fit; MemoryError.
+    Raises ValueError or TypeError, with nothing written, for arguments that do not fit; MemoryError;
+    onepass.cuda.CudaError where a GPU's driver refuses.
 
     Source: online softmax (Milakov and Gimelshein, 2018), with the row's exponent in place of its maximum.
     """
