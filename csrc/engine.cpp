@@ -49,8 +49,8 @@ struct BoundHandle {
 
 BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, const Triples& reduce,
                  std::tuple<std::int64_t, std::int64_t, std::int64_t> inner, std::int64_t rows, std::int64_t length,
-                 std::int64_t chunk, std::int64_t tile, bool resident, bool split, bool nontemporal, bool prefetch,
-                 int threads, const std::vector<std::int64_t>& shape) {
+                 std::int64_t chunk, std::int64_t tile, bool resident, bool split, bool nontemporal, int threads,
+                 const std::vector<std::int64_t>& shape) {
     auto bound = std::make_shared<Bound>();
     const auto algo = checked<Algorithm>(algorithm, 6, "unknown algorithm");
     const auto result = checked<DType>(out, 4, "unknown result dtype");
@@ -72,7 +72,6 @@ BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, c
                         .resident = resident,
                         .split = split,
                         .nontemporal = nontemporal,
-                        .prefetch = prefetch,
                         .threads = threads},
                 .tiles = tiles,
                 .bytes = rows * inner_size * length * size_of(static_cast<DType>(in)) + results * size_of(result)};
@@ -185,8 +184,8 @@ NB_MODULE(_engine, m) {
     define_cuda(m);
     nb::class_<BoundHandle>(m, "Bound");
     m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a,
-          "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "prefetch"_a,
-          "threads"_a, "shape"_a);
+          "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "threads"_a,
+          "shape"_a);
     m.def("bind_gpu", &bind_gpu, nb::kw_only(), "kernel"_a, "algorithm"_a, "threads"_a, "cluster"_a, "cooperative"_a,
           "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "words"_a, "result_dtype"_a, "shape"_a,
           "make"_a.none(), "positional"_a, "keyword_names"_a.none(), "keyword_values"_a, "finish"_a.none());

@@ -43,7 +43,6 @@ def bind(
     resident: bool,
     split: bool,
     nontemporal: bool,
-    prefetch: bool,
     threads: int,
     shape: Sequence[int],
 ) -> Bound: ...
