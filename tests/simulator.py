@@ -26,6 +26,7 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-fno-math-errno",
     "-Wall",
+    "-Werror",
     "-Wno-unknown-pragmas",
 )
 _VARIANTS = {

@@ -26,7 +26,7 @@ inline unsigned short to_half(float x) {
     if (x != x) return 0x7fff;
     if (size >= 65520.0f) return sign | 0x7c00;
     if (size < 0x1p-14f) return sign | static_cast<unsigned>(rintf(size * 0x1p24f));
-    return sign | ((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112 << 10);
+    return sign | (((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112 << 10));
 }
 
 inline unsigned short to_bfloat16(float x) {

@@ -100,8 +100,8 @@ class CudaPlan:
         }[str(shape.get("alignment", "whole"))]
         if self.algorithm == "strided":
             across = int(shape["across"])
-            tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads, {access} each"
-            return f"strided: {tile}, {self._wait}"
+            tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
+            return f"strided: {tile}, {access} each, {self._wait}"
         lanes = int(shape.get("lanes", self.threads))
         unit = f"{lanes} lane{'s' * (lanes != 1)}" if self.algorithm == "warp" else f"a block of {lanes}"
         held = f"{shape['packs']} x {access} each" if "packs" in shape else f"{access} each"

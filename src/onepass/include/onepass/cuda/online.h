@@ -44,6 +44,12 @@ struct OnlineState {
     __device__ __forceinline__ RowState<C> state() const { return {m, d.value()}; }
 };
 
+// Merging leaves a NaN in d alone (row_state.h); results look for it in the maximum.
+template <class C>
+__device__ __forceinline__ RowState<C> settled(RowState<C> total) {
+    return {total.d == total.d ? total.m : total.d, total.d};
+}
+
 // The sum relative to the anchor that results of `Op` want, from that relative to the maximum.
 template <class Op, class V, class C>
 __device__ __forceinline__ Sum<C> anchored(RowState<C> total, const Exponential<V>& exponential) {
@@ -67,7 +73,7 @@ __global__ void __launch_bounds__(kShape.threads) online(const __grid_constant__
         const auto row = Rows::template at<Op::kElementwise ? Use::again : Use::once>(job, r);
         OnlineState<typename Rows::V> mine;
         for_each<T, N>(row, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
-        const auto total = reduce(mine.state(), Merge());
+        const auto total = settled(reduce(mine.state(), Merge()));
 
         const auto exponential = Rows::exponential_of(total.m);
         const auto result = Rows::finish(total.m, exponential, anchored<Op, typename Rows::V>(total, exponential));

@@ -151,6 +151,7 @@ __global__ void __launch_bounds__(kShape.threads)
             reduce(total, Merge());
 #pragma unroll
             for (int i = 0; i < N; ++i) {
+                total[i] = settled(total[i]);
                 max[i] = total[i].m;
                 sum[i] = anchored<Op, V>(total[i], exponential_of<Op, V, kHasMask>(max[i]));
             }

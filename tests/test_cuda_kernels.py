@@ -1,0 +1,272 @@
+"""The CUDA kernels, run on a CPU by tests/cusim: every algorithm, operation, type and layout against the reference."""
+
+import numpy as np
+import pytest
+from cuda_cases import STRIDED, Layout, launch, rows_of
+from helpers import DTYPES, FLOORS, REDUCTIONS, SOFTMAX_FAMILY, random_array
+from simulator import Array, Simulator
+from ulp import max_ulp
+
+from onepass import reference
+from onepass.cuda.plan import Functor, Tuning
+
+# The largest error in ULP: of 16-bit results what rounding leaves, of others as measured, with room for other data.
+LIMITS = {
+    "softmax": {"float32": 5, "float64": 5},
+    "log_softmax": {"float32": 2, "float64": 2},
+    "logsumexp": {"float32": 1.5, "float64": 1.5},
+    "sum": {"float32": 0.6, "float64": 0.6},
+    "mean": {"float32": 1.5, "float64": 1.5},
+    "amax": {"float32": 0, "float64": 0},
+    "amin": {"float32": 0, "float64": 0},
+}
+
+
+def limit(case):
+    result_dtype = next(name for name, dtype in DTYPES.items() if dtype == case.y_dtype)
+    if case.op in ("amax", "amin") and case.x.dtype == case.y_dtype:
+        return 0
+    return LIMITS[case.op].get(result_dtype, 0.52) or 0.5
+
+
+# Long enough that every thread of the algorithm has something, with a rest.
+LENGTHS = {"warp": 200, "block": 1500, "block_smem": 2600, "online": 1500, "block_uncached": 1500, "three_pass": 700}
+ROW_CASES = [(algorithm, op) for algorithm in LENGTHS for op in SOFTMAX_FAMILY]
+ROW_CASES += [(algorithm, op) for algorithm in ("warp", "block") for op in REDUCTIONS]
+STRIDED_CASES = [(op, staged) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for staged in (True, False)]
+STRIDED_CASES = [(op, staged) for op, staged in STRIDED_CASES if staged or op in ("softmax", "log_softmax")]
+MIXED = [("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "bfloat16")]
+LAUNCHES = {}
+
+
+def add(key, *args, **options):
+    LAUNCHES.setdefault(key, []).append(launch(*args, **options))
+
+
+for algorithm, op in ROW_CASES:
+    for dtype in DTYPES:
+        for why, layout in rows_of(LENGTHS[algorithm]).items():
+            add((algorithm, op, dtype), why, op, layout, dtype, None, algorithm)
+        short = {"one column": Layout((70, 1)), "a row shorter than its head": Layout((9, 5), past=(1, 1))}
+        for why, layout in short.items():
+            add((algorithm, op, dtype), why, op, layout, dtype, None, algorithm)
+    for dtype, result_dtype in MIXED if op in ("softmax", "log_softmax", "mean", "amax") else ():
+        for why, layout in rows_of(LENGTHS[algorithm]).items():
+            if why in ("aligned", "odd: each row starts elsewhere", "bases differently past a boundary"):
+                add((algorithm, op, "mixed"), why, op, layout, dtype, result_dtype, algorithm)
+for op, staged in STRIDED_CASES:
+    for dtype in DTYPES if op in ("softmax", "logsumexp", "sum") else ("float32", "bfloat16"):
+        for why, layout in STRIDED.items():
+            add(("strided", op, dtype), why, op, layout, dtype, None, "strided", tuning=Tuning(staged=staged))
+    for dtype, result_dtype in MIXED if op in ("softmax", "log_softmax", "mean", "amax") else ():
+        add(("strided", op, "mixed"), "columns", op, STRIDED["columns"], dtype, result_dtype, "strided")
+
+# What each parameter of the warp algorithm does, held fixed one at a time.
+for lanes in (1, 2, 4, 8, 16, 32):
+    for rows in (1, 2, 4):
+        name = f"{lanes} lanes, {rows} rows at a time"
+        tuning = Tuning(lanes=lanes, rows=rows)
+        add(("lanes",), name, "softmax", Layout((37, lanes * 4)), algorithm="warp", tuning=tuning)
+        odd = Layout((37, lanes * 4 - 1), past=(1, 1))
+        tuning = Tuning(lanes=lanes, rows=rows, pack=4)
+        add(("lanes",), f"{name}, odd", "log_softmax", odd, algorithm="warp", tuning=tuning)
+for pack in (1, 2, 4, 8):
+    for padded in (None, True):
+        tuning = Tuning(pack=pack, padded=padded)
+        name = f"packs of {pack}, padded: {padded}"
+        add(("packs",), name, "softmax", Layout((9, 256)), "bfloat16", algorithm="warp", tuning=tuning)
+        add(("packs",), name, "softmax", Layout((3, 2048)), "bfloat16", algorithm="block", tuning=tuning)
+        add(("packs",), name, "sum", Layout((9, 256)), "float16", algorithm="warp", tuning=tuning)
+for threads in (32, 64, 1024):
+    tuning = Tuning(threads=threads)
+    add(("packs",), f"{threads} threads", "softmax", Layout((3, 1024)), algorithm="block", tuning=tuning)
+    add(("packs",), f"{threads} threads", "amax", Layout((3, 1001)), algorithm="block", tuning=tuning)
+
+
+def with_specials(shape):
+    """Rows with a NaN, with infinities, of nothing but -inf, of huge and of tiny numbers, of equal ones."""
+    x = np.random.default_rng(1).standard_normal(shape)
+    x[0, shape[1] // 2] = np.nan
+    x[1, -1] = np.inf
+    x[2, :-1] = -np.inf
+    x[3] = -np.inf
+    x[4, ::3] = 3e38
+    x[5] = -3e38
+    x[6] = x[6] * 1e30
+    x[7] = x[7] * 1e-38
+    x[8] = 0.1
+    x[9, 1:] = -90
+    x[10] = 700 + x[10]
+    x[11, ::2] = -np.inf
+    x[12] = -np.inf
+    x[12, 3] = np.nan
+    return x
+
+
+SPECIAL_ROWS = 13
+for algorithm, op in ROW_CASES:
+    if op in ("sum", "mean"):
+        continue
+    for dtype in ("float32", "bfloat16", "float64"):
+        layout = Layout((SPECIAL_ROWS, LENGTHS[algorithm]))
+        add(("specials", algorithm), f"{op} {dtype}", op, layout, dtype, None, algorithm, values=with_specials)
+for op, staged in STRIDED_CASES:
+    if op in ("sum", "mean"):
+        continue
+    layout = Layout((40, SPECIAL_ROWS), view=lambda x: x.T)
+    for dtype in ("float32", "bfloat16"):
+        options = {"values": lambda shape: with_specials(shape[::-1]).T, "tuning": Tuning(staged=staged)}
+        add(("specials", "strided"), f"{op} {dtype}", op, layout, dtype, None, "strided", **options)
+
+
+def wide_spread(shape):
+    return np.random.default_rng(2).standard_normal(shape) * 40
+
+
+def drawn(count):
+    """Problems of random shape, strides, type and address, with the algorithm that the planner takes."""
+    random = np.random.default_rng(3)
+    for i in range(count):
+        shape = tuple(int(n) for n in random.choice([1, 2, 3, 5, 8, 16, 31, 48, 130], random.integers(1, 4)))
+        if random.random() < 0.3:
+            shape = (*shape[:-1], int(random.integers(1, 5000)))
+        while np.prod(shape) > 30_000:
+            shape = shape[1:]
+        axes = tuple(int(a) for a in random.permutation(len(shape)))
+        steps = tuple(slice(None, None, int(s)) for s in random.choice([1, 1, 1, 2, -1], len(shape)))
+        dim = int(random.integers(len(shape)))
+        past = None if random.random() < 0.2 else (int(random.integers(4)), int(random.integers(4)))
+        layout = Layout(shape, dim, lambda x, a=axes, s=steps: x.transpose(a)[s], past)
+        dtype = result_dtype = random.choice(list(DTYPES))
+        if random.random() < 0.3:
+            result_dtype = random.choice(list(DTYPES))
+        op = str(random.choice([*SOFTMAX_FAMILY, *REDUCTIONS]))
+        yield f"{i}: {op} {dtype} {shape} {axes} {dim}", op, layout, str(dtype), str(result_dtype)
+
+
+for drawing in drawn(100):
+    add(("drawn",), *drawing)
+
+MASK = Functor("onepass::cuda::Masked", (0, 0, 0))
+HALVED = Functor("onepass::cuda::Scaled", (int(np.float64(0.5).view(np.int64)),))
+SQUARED = Functor(
+    "Squared",
+    (),
+    "struct Squared { template <class C> __device__ C operator()(C x, long long, long long) const { return x * x; } };",
+)
+SHIFTED = Functor(
+    "Shifted",
+    (int(np.float64(0.25).view(np.int64)),),
+    """struct Shifted {
+    double by;
+    template <class C> __device__ C operator()(C x, long long row, long long column) const {
+        return x + static_cast<C>(by) * static_cast<C>(row) + static_cast<C>(column);
+    }
+};""",
+)
+FUNCTOR_CASES = [(a, n) for a, n in LENGTHS.items()] + [("strided", 40)]
+for algorithm, length in FUNCTOR_CASES:
+    for op in SOFTMAX_FAMILY:
+        layout = Layout((length, 6), view=lambda x: x.T) if algorithm == "strided" else Layout((6, length))
+        for functors in ({"load": HALVED}, {"load": SQUARED, "store": SHIFTED}, {"load": MASK}):
+            add(("functors", algorithm), f"{op} {functors}", op, layout, algorithm=algorithm, sigma=1, **functors)
+
+
+@pytest.fixture(scope="session")
+def machine():
+    """All kernels of this file, compiled together."""
+    simulator = Simulator([case.plan for cases in LAUNCHES.values() for case in cases])
+    yield simulator
+    simulator.close()
+
+
+def check(machine, cases, seeds=(0, 1)):
+    for case in cases:
+        for seed in seeds:
+            error = case.error(machine, seed=seed)
+            assert error <= limit(case), (case.name, case.plan.kernel, error)
+
+
+@pytest.mark.parametrize(("algorithm", "op", "dtype"), [key for key in LAUNCHES if len(key) == 3])
+def test_every_layout(machine, algorithm, op, dtype):
+    check(machine, LAUNCHES[algorithm, op, dtype])
+
+
+@pytest.mark.parametrize("group", ["lanes", "packs", "drawn"])
+def test_every_shape_of_a_kernel(machine, group):
+    check(machine, LAUNCHES[group,])
+
+
+@pytest.mark.parametrize("algorithm", [*LENGTHS, "strided"])
+def test_special_values(machine, algorithm):
+    """NaN, infinities and numbers up to the largest; rows beside them are not touched."""
+    for case in LAUNCHES["specials", algorithm]:
+        y = case.run(machine)
+        for row, (got, expected) in enumerate(zip(y, case.reference(), strict=True)):
+            error = max_ulp(got, expected, floor=FLOORS[case.op])
+            assert error <= limit(case), (case.name, row, got, expected)
+
+
+@pytest.mark.parametrize("algorithm", [*LENGTHS, "strided"])
+def test_functors(machine, algorithm):
+    """Scaled on the way in; squared on the way in and shifted on the way out, by text; masked, one row altogether."""
+    for case in LAUNCHES["functors", algorithm]:
+        arrays = case.arrays()
+        x = case.x.astype(np.float64)
+        keep = np.random.default_rng(4).random(x.shape) < 0.7
+        keep[2] = False
+        if "Masked" in case.plan.kernel:
+            first = 2 + len(case.plan.words) - 3
+            words = (*case.plan.words[:-3], 0, keep.shape[1], 1)
+            object.__setattr__(case.plan, "words", words)
+            arrays.append(Array(keep.astype(np.uint8), word=first))
+            x = np.where(keep, x, -np.inf)
+        elif "Scaled" in case.plan.kernel:
+            x = x * 0.5
+        else:
+            x = (x.astype(np.float32) ** 2).astype(np.float64)
+        expected = getattr(reference, case.op)(x, case.dims, dtype=np.longdouble)
+        if "Masked" in case.plan.kernel:
+            expected[2] = 0 if case.op == "softmax" else -np.inf
+        if "Shifted" in case.plan.kernel:
+            rows = np.arange(6)
+            expected += 0.25 * rows if expected.ndim == 1 else 0.25 * rows[:, None] + np.arange(x.shape[1])
+        _, y, *_ = machine.launch(case.plan, arrays, grid=2, seed=1)
+        floor = 4096.0 if "Shifted" in case.plan.kernel else FLOORS[case.op]  # of the size of what is added
+        assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)
+
+
+def test_probabilities_sum_to_one(machine):
+    """As exactly as float32 terms can: the same exponential in every pass."""
+    for algorithm in LENGTHS:
+        for case in LAUNCHES[algorithm, "softmax", "float32"]:
+            sums = case.run(machine).astype(np.float64).sum(axis=-1)
+            assert np.abs(sums - 1).max() < 4e-7, (case.name, sums)
+
+
+def test_subtracting_the_maximum_first_is_less_accurate(machine):
+    """What float32 kernels do elsewhere, exp(x - max) / sum, on rows of wide spread, and what ours give there."""
+    x = wide_spread((5, 4096)).astype(np.float32)
+    expected = reference.softmax(x, dtype=np.longdouble)
+    exps = np.exp(x - x.max(axis=1, keepdims=True))
+    elsewhere = max_ulp(exps / exps.sum(axis=1, keepdims=True, dtype=np.float32), expected)
+    ours = launch("wide", "softmax", Layout((5, 4096)), algorithm="block", values=wide_spread)
+    simulator = Simulator([ours.plan])
+    try:
+        error = ours.error(simulator)
+    finally:
+        simulator.close()
+    assert error <= 4 < elsewhere
+
+
+def test_the_same_bits_under_every_schedule(machine):
+    for algorithm in LENGTHS:
+        case = LAUNCHES[algorithm, "softmax", "float32"][1]
+        results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (1, 3) for seed in range(6)}
+        assert len(results) == 1, case.plan.kernel
+
+
+def test_random_data_is_what_the_kernels_saw():
+    """A reference computed from another array would agree with nothing."""
+    case = LAUNCHES["warp", "softmax", "float32"][0]
+    np.testing.assert_array_equal(case.x, random_array(case.x.shape, "float32", 3))
