@@ -3,11 +3,16 @@ is compiled and launched, nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
 from .device import Device
 
+# Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
+# what a functor multiplies must not be rounded one way in one pass over a row and another way in the next.
+COMPILER_OPTIONS: Mapping[str, Any] = {"std": "c++20", "fma": False, "minimal": True}
 DIRECT = "onepass::cuda::Direct"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
 BLOCK_SCRATCH = 1024
