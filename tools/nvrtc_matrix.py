@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Compiles the CUDA kernels that the planner produces for a grid of problems, for every architecture, without a GPU.
+
+    tools/nvrtc_matrix.py [--write] [--arch 90a ...] [--jobs 2]
+
+Fails if one does not compile, spills registers or uses more shared memory than a block may have; and if registers are
+not those of tests/data/registers.csv, when the compiler is the one that wrote the table. --write writes it.
+Needs cuda-core and nvidia-cuda-nvrtc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.metadata
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from onepass.cuda.device import Device, by_name
+from onepass.cuda.kernel_plan import COMPILER_OPTIONS
+from onepass.cuda.plan import CudaPlan, make_cuda_plan
+from onepass.problem import make_problem
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = ROOT / "src/onepass/include"
+TABLE = ROOT / "tests/data/registers.csv"
+DEVICES = {
+    "75": replace(by_name("l4"), name="T4", architecture="75", shared_per_block=64 << 10, max_threads=1024),
+    "80": by_name("a100"),
+    "86": replace(by_name("l4"), name="A10", architecture="86"),
+    "89": by_name("l4"),
+    "90a": by_name("h200"),
+    "100a": by_name("b200"),
+    "120": by_name("rtx5090"),
+}
+PER_PROGRAM = 8
+
+
+def problems() -> Iterator[tuple]:
+    """(op, dtype, result dtype, shape, dim, algorithm, addresses), each for the kernel that it brings about."""
+    known, unknown = (0, 0), None
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        for length in (3, 32, 100, 512, 1000, 1023, 1024, 2048, 4096, 8192, 16384, 32768, 50257, 262144):
+            yield "softmax", dtype, dtype, (4096, length), 1, None, known
+        yield "softmax", dtype, dtype, (4096, 1000), 1, None, unknown
+        for shape, dim in (((32, 256, 3136), 1), ((4096, 4096), 0), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
+            yield "softmax", dtype, dtype, shape, dim, None, known
+    for dtype in ("float32", "bfloat16"):
+        for length in (100, 1023, 1024, 8192, 32768, 50257, 262144):
+            yield "log_softmax", dtype, dtype, (4096, length), 1, None, known
+        for shape, dim in (((32, 256, 3136), 1), ((2, 128256, 16), 1)):
+            yield "log_softmax", dtype, dtype, shape, dim, None, known
+            yield "logsumexp", dtype, dtype, shape, dim, None, known
+        for length in (1000, 8192, 50257, 128256):
+            yield "logsumexp", dtype, dtype, (4096, length), 1, None, known
+        for op in ("sum", "amax"):
+            for length in (32, 1023, 4096, 128256):
+                yield op, dtype, dtype, (4096, length), 1, None, known
+            yield op, dtype, dtype, (32, 256, 3136), 1, None, known
+        for algorithm in ("block_smem", "block_uncached", "three_pass", "online"):
+            yield "softmax", dtype, dtype, (4096, 4096), 1, algorithm, known
+    for op in ("mean", "amin", "sum"):
+        for dtype in ("float16", "float64"):
+            yield op, dtype, dtype, (4096, 4096), 1, None, known
+            yield op, dtype, dtype, (4096, 64), 0, None, known
+    for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "float32")):
+        yield "softmax", dtype, result, (4096, 1000), 1, None, known
+        yield "log_softmax", dtype, result, (4096, 8192), 1, None, known
+    for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
+        yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
+
+
+def plans(device: Device) -> list[CudaPlan]:
+    """The different kernels of the grid, each as one of its plans."""
+    found: dict[str, CudaPlan] = {}
+    for op, dtype, result, shape, dim, algorithm, addresses in problems():
+        dims = dim if isinstance(dim, tuple) else (dim,)
+        problem = make_problem(op, dtype, shape, dims, result_dtype=result)
+        plan = make_cuda_plan(problem, device, algorithm, addresses=addresses)
+        if found.setdefault(plan.kernel, plan).shared_bytes < plan.shared_bytes:
+            found[plan.kernel] = plan
+    return sorted(found.values(), key=lambda plan: (plan.header, plan.kernel))
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str | bytes) -> None:
+        self.text += text if isinstance(text, str) else text.decode()
+
+
+def compile_batch(architecture: str, batch: list[CudaPlan]) -> list[tuple[str, int, int, int]]:
+    """(kernel, registers, bytes spilled or on a stack, static shared bytes) of several kernels, from one program."""
+    from cuda.core import Program, ProgramOptions
+
+    source = "".join(f'#include "{header}"\n' for header in dict.fromkeys(plan.header for plan in batch))
+    options = ProgramOptions(
+        arch=f"sm_{architecture}", include_path=[str(INCLUDE)], ptxas_options=["-v"], **COMPILER_OPTIONS
+    )
+    log = _Log()
+    names = tuple(plan.kernel for plan in batch)
+    code = Program(source, "c++", options).compile("cubin", name_expressions=names, logs=log)
+    of_symbol = {symbol.decode(): name for name, symbol in code.symbol_mapping.items()}
+    results = []
+    for part in log.text.split("Compiling entry function '")[1:]:
+        symbol = part.partition("'")[0]
+
+        def number(pattern: str, text: str = part) -> int:
+            return sum(int(n) for n in re.findall(pattern, text))
+
+        results.append(
+            (
+                of_symbol[symbol],
+                number(r"Used (\d+) registers"),
+                number(r"(\d+) bytes (?:spill|stack frame)"),
+                number(r"(\d+) bytes smem"),
+            )
+        )
+    assert len(results) == len(batch), log.text
+    return results
+
+
+def compiler() -> str:
+    return f"nvidia-cuda-nvrtc {importlib.metadata.version('nvidia-cuda-nvrtc')}"
+
+
+def measure(architectures: list[str], jobs: int) -> tuple[dict[tuple[str, str], int], list[str]]:
+    """Registers by (kernel, architecture), and what is wrong."""
+    registers: dict[tuple[str, str], int] = {}
+    wrong = []
+    with ProcessPoolExecutor(jobs) as pool:
+        work = {}
+        for architecture in architectures:
+            todo = plans(DEVICES[architecture])
+            batches = [todo[i : i + PER_PROGRAM] for i in range(0, len(todo), PER_PROGRAM)]
+            work[architecture] = todo, [pool.submit(compile_batch, architecture, batch) for batch in batches]
+        for architecture, (todo, futures) in work.items():
+            device, dynamic = DEVICES[architecture], {plan.kernel: plan.shared_bytes for plan in todo}
+            most = 0
+            for kernel, used, spilled, static in (row for future in futures for row in future.result()):
+                registers[kernel, architecture] = used
+                most = max(most, used)
+                if spilled:
+                    wrong.append(f"sm_{architecture}: {kernel} spills {spilled} bytes, or has an array in memory")
+                if static + dynamic[kernel] > device.shared_per_block:
+                    wrong.append(f"sm_{architecture}: {kernel}: {static} + {dynamic[kernel]} bytes of shared memory")
+            print(f"sm_{architecture}: {len(todo)} kernels, {most} registers at most", flush=True)
+    return registers, wrong
+
+
+def write_table(registers: dict[tuple[str, str], int]) -> None:
+    TABLE.parent.mkdir(exist_ok=True)
+    with TABLE.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow([compiler(), *DEVICES])
+        for kernel in sorted({kernel for kernel, _ in registers}):
+            table.writerow([kernel, *(registers.get((kernel, architecture), "") for architecture in DEVICES)])
+
+
+def read_table() -> tuple[str, dict[tuple[str, str], int]]:
+    with TABLE.open(newline="") as file:
+        (written_by, *architectures), *rows = csv.reader(file)
+    registers = {}
+    for kernel, *counts in rows:
+        registers.update({(kernel, a): int(n) for a, n in zip(architectures, counts, strict=True) if n})
+    return written_by, registers
+
+
+def differences(registers: dict[tuple[str, str], int], architectures: list[str]) -> list[str]:
+    """How the table and what was measured differ, where they can be compared."""
+    written_by, expected = read_table()
+    expected = {key: count for key, count in expected.items() if key[1] in architectures}
+    missing = sorted(set(expected) ^ set(registers))
+    found = [f"sm_{a}: {kernel} is only in {'the table' if (kernel, a) in expected else 'the grid'}" for kernel, a in missing]
+    if written_by != compiler():
+        print(f"registers are not compared: the table is of {written_by}, this is {compiler()}")
+        return found
+    for (kernel, architecture), count in expected.items():
+        now = registers.get((kernel, architecture), count)
+        if now != count:
+            found.append(f"sm_{architecture}: {kernel} had {count} registers, has {now}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the table of registers")
+    parser.add_argument("--arch", action="append", choices=list(DEVICES), help="only this one; may be repeated")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    options = parser.parse_args()
+    if options.write and options.arch:
+        parser.error("--write is for all architectures")
+    began = time.perf_counter()
+    architectures = options.arch or list(DEVICES)
+    registers, wrong = measure(architectures, options.jobs)
+    if options.write:
+        write_table(registers)
+    else:
+        wrong += differences(registers, architectures)
+    for line in wrong:
+        print(line)
+    print(f"{len(registers)} kernels in {time.perf_counter() - began:.0f} s: {len(wrong)} things wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
