@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from .cache import KernelCache, default_folder
+from .kernel_plan import COMPILER_OPTIONS
 
 INCLUDE = Path(__file__).resolve().parent.parent / "include"
-# Of cuda.core.ProgramOptions, for every kernel. Minimal: without the types of textures and the like, which take 50 ms.
-_OPTIONS: Mapping[str, object] = {"std": "c++20", "minimal": True}
 _NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _PATIENCE_SECONDS = 1.0  # after which a person is told what they wait for
 _INSTALL = "pip install 'onepass[cuda]'"
@@ -72,7 +71,7 @@ def compile_kernel(
 
     Raises CompileError with the compiler's log; ImportError without cuda-core or NVRTC.
     """
-    all_options = {**_OPTIONS, **(options or {})}
+    all_options = {**COMPILER_OPTIONS, **(options or {})}
     key = json.dumps(
         [_headers_digest(), _compiler(), header, name, architecture, sorted(all_options.items()), source], default=str
     )

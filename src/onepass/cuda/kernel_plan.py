@@ -11,7 +11,8 @@ from ..problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
 from .device import Device
 
 # Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
-# what a functor multiplies must not be rounded one way in one pass over a row and another way in the next.
+# what a functor multiplies must not be rounded one way in one pass over a row and another way in the next. Minimal:
+# without the types of textures and the like, which take 50 ms.
 COMPILER_OPTIONS: Mapping[str, Any] = {"std": "c++20", "fma": False, "minimal": True}
 DIRECT = "onepass::cuda::Direct"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
