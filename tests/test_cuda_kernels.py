@@ -1,5 +1,9 @@
-"""The CUDA kernels, run on a CPU by tests/cusim: every algorithm, operation, type and layout against the reference."""
+"""The CUDA kernels, run on a CPU by tests/cusim and, with -m gpu, on a GPU: every algorithm, operation, type and layout
+against the reference."""
 
+from dataclasses import replace
+
+import gpu_machine
 import numpy as np
 import pytest
 from cuda_cases import STRIDED, Layout, launch, rows_of
@@ -172,12 +176,15 @@ for algorithm, length in FUNCTOR_CASES:
             add(("functors", algorithm), f"{op} {functors}", op, layout, algorithm=algorithm, sigma=1, **functors)
 
 
-@pytest.fixture(scope="session")
-def machine():
+MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
+
+
+@pytest.fixture(scope="session", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request):
     """All kernels of this file, compiled together."""
-    simulator = Simulator([case.plan for cases in LAUNCHES.values() for case in cases])
-    yield simulator
-    simulator.close()
+    machine = MACHINES[request.param]([case.plan for cases in LAUNCHES.values() for case in cases])
+    yield machine
+    machine.close()
 
 
 def check(machine, cases, seeds=(0, 1)):
@@ -211,14 +218,13 @@ def test_special_values(machine, algorithm):
 def test_functors(machine, algorithm):
     """Scaled on the way in; squared on the way in and shifted on the way out, by text; masked, one row altogether."""
     for case in LAUNCHES["functors", algorithm]:
-        arrays = case.arrays()
+        arrays, plan = case.arrays(), case.plan
         x = case.x.astype(np.float64)
         keep = np.random.default_rng(4).random(x.shape) < 0.7
         keep[2] = False
         if "Masked" in case.plan.kernel:
             first = 2 + len(case.plan.words) - 3
-            words = (*case.plan.words[:-3], 0, keep.shape[1], 1)
-            object.__setattr__(case.plan, "words", words)
+            plan = replace(plan, words=(*plan.words[:-3], 0, keep.shape[1], 1))
             arrays.append(Array(keep.astype(np.uint8), word=first))
             x = np.where(keep, x, -np.inf)
         elif "Scaled" in case.plan.kernel:
@@ -231,7 +237,7 @@ def test_functors(machine, algorithm):
         if "Shifted" in case.plan.kernel:
             rows = np.arange(6)
             expected += 0.25 * rows if expected.ndim == 1 else 0.25 * rows[:, None] + np.arange(x.shape[1])
-        _, y, *_ = machine.launch(case.plan, arrays, grid=2, seed=1)
+        _, y, *_ = machine.launch(plan, arrays, grid=2, seed=1)
         floor = 4096.0 if "Shifted" in case.plan.kernel else FLOORS[case.op]  # of the size of what is added
         assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)
 
@@ -244,7 +250,7 @@ def test_probabilities_sum_to_one(machine):
             assert np.abs(sums - 1).max() < 4e-7, (case.name, sums)
 
 
-def test_subtracting_the_maximum_first_is_less_accurate(machine):
+def test_subtracting_the_maximum_first_is_less_accurate():
     """What float32 kernels do elsewhere, exp(x - max) / sum, on rows of wide spread, and what ours give there."""
     x = wide_spread((5, 4096)).astype(np.float32)
     expected = reference.softmax(x, dtype=np.longdouble)

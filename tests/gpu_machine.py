@@ -1,0 +1,99 @@
+"""Runs CUDA plans on this machine's GPU: what simulator.Simulator does on a CPU, with the same interface."""
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+from onepass import _engine
+from onepass.cuda.compile import compile_kernel
+from onepass.cuda.launch import read_device
+
+_GUARD = 256  # bytes before and after what a kernel may write
+_GUARD_BYTE = 0xA5
+
+
+def _compile(kernel):
+    header, name, architecture, source = kernel
+    compile_kernel(header, name, architecture, source=source)
+
+
+def compile_all(plans, architecture):
+    """Fill the cache of compiled kernels, with every core of the machine."""
+    wanted = list(dict.fromkeys((plan.header, plan.kernel, architecture, plan.source) for plan in plans))
+    spawn = multiprocessing.get_context("spawn")  # this process may have used CUDA
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
+        list(pool.map(_compile, wanted, chunksize=8))
+
+
+class Gpu:
+    """The kernels of some plans on GPU 0."""
+
+    def __init__(self, plans):
+        import torch
+
+        self._torch = torch
+        self._architecture = read_device(0).architecture
+        self._kernels = {}
+        compile_all(plans, self._architecture)
+        assert _engine.register_exchange_type(torch.Tensor)
+
+    def close(self):
+        self._kernels.clear()
+
+    def launch(self, plan, arrays, *, grid, seed):
+        """Runs a plan with that many blocks; the arrays' contents afterwards. The hardware takes no seed."""
+        del seed
+        blocks = [self._memory(array) for array in arrays]
+        words = [0, 0, *plan.words]
+        for array, (memory, offset) in zip(arrays, blocks, strict=True):
+            words[array.word] = memory.data_ptr() + offset + array.into
+        views = [self._view(*block, array.into) for block, array in zip(blocks[:2], arrays[:2], strict=True)]
+        bound = _engine.bind_gpu(
+            kernel=self._kernel(plan),
+            algorithm=plan.algorithm,
+            threads=plan.threads,
+            cluster=plan.cluster,
+            cooperative=False,
+            shared_bytes=plan.shared_bytes,
+            units=grid,
+            units_per_block=1,
+            waves=0,
+            words=words[2:],
+            result_dtype=0,
+            shape=(1,),
+            make=None,
+            positional=(),
+            keyword_names=None,
+            keyword_values=(),
+            finish=None,
+        )
+        _engine.run(bound, *views)
+        return [self._contents(array, *block) for array, block in zip(arrays, blocks, strict=True)]
+
+    def _memory(self, array):
+        """Memory that holds an array where it is to lie, and where in it that is."""
+        data = np.frombuffer(array.data.tobytes(), np.uint8)
+        host = np.full(2 * _GUARD + array.offset + data.size, _GUARD_BYTE, np.uint8)
+        host[_GUARD + array.offset :][: data.size] = data
+        memory = self._torch.from_numpy(host).cuda()
+        assert memory.data_ptr() % 128 == 0
+        return memory, _GUARD + array.offset
+
+    def _view(self, memory, offset, into):
+        """A tensor that starts at the array's address: kernels are told of no more."""
+        return memory[offset + into :][:2].view(self._torch.bfloat16)
+
+    def _contents(self, array, memory, offset):
+        host = memory.cpu().numpy()
+        end = offset + array.data.nbytes
+        assert (host[:offset] == _GUARD_BYTE).all(), "something was written before the array"
+        assert (host[end:] == _GUARD_BYTE).all(), "something was written behind the array"
+        return np.frombuffer(host[offset:end].tobytes(), array.data.dtype).reshape(array.data.shape)
+
+    def _kernel(self, plan):
+        if plan.kernel not in self._kernels:
+            cubin = compile_kernel(plan.header, plan.kernel, self._architecture, source=plan.source)
+            self._kernels[plan.kernel] = _engine.load_kernel(0, cubin.code, cubin.symbol)
+        return self._kernels[plan.kernel]
