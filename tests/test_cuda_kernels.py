@@ -152,15 +152,14 @@ for drawing in drawn(100):
     add(("drawn",), *drawing)
 
 MASK = Functor("onepass::cuda::Masked", (0, 0, 0))
-HALVED = Functor("onepass::cuda::Scaled", (int(np.float64(0.5).view(np.int64)),))
+HALVED = Functor("onepass::cuda::Scaled", (0.5,))
 SQUARED = Functor(
     "Squared",
-    (),
-    "struct Squared { template <class C> __device__ C operator()(C x, long long, long long) const { return x * x; } };",
+    source="struct Squared { template <class C> __device__ C operator()(C x, long long, long long) const { return x * x; } };",
 )
 SHIFTED = Functor(
     "Shifted",
-    (int(np.float64(0.25).view(np.int64)),),
+    (0.25,),
     """struct Shifted {
     double by;
     template <class C> __device__ C operator()(C x, long long row, long long column) const {

@@ -52,7 +52,7 @@ def test_the_simulator_reports(what):
         "struct Broken {\n template <class C> C operator()(C x, long long row, long long column) const {\n"
         f"(void)row, (void)column;\n{code}\n return x;\n }} }};"
     )
-    case = launch(what, "softmax", Layout((2, 200)), algorithm="warp", load=Functor("Broken", (), source))
+    case = launch(what, "softmax", Layout((2, 200)), algorithm="warp", load=Functor("Broken", source=source))
     machine = Simulator([case.plan])
     try:
         with pytest.raises(SimulatorError, match=message):

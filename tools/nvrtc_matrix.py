@@ -69,7 +69,12 @@ def problems() -> Iterator[tuple]:
         for dtype in ("float16", "float64"):
             yield op, dtype, dtype, (4096, 4096), 1, None, known
             yield op, dtype, dtype, (4096, 64), 0, None, known
-    for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "float32")):
+    for dtype, result in (
+        ("bfloat16", "float32"),
+        ("float32", "float16"),
+        ("float16", "float64"),
+        ("float64", "float32"),
+    ):
         yield "softmax", dtype, result, (4096, 1000), 1, None, known
         yield "log_softmax", dtype, result, (4096, 8192), 1, None, known
     for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
@@ -178,7 +183,9 @@ def differences(registers: dict[tuple[str, str], int], architectures: list[str])
     written_by, expected = read_table()
     expected = {key: count for key, count in expected.items() if key[1] in architectures}
     missing = sorted(set(expected) ^ set(registers))
-    found = [f"sm_{a}: {kernel} is only in {'the table' if (kernel, a) in expected else 'the grid'}" for kernel, a in missing]
+    found = [
+        f"sm_{a}: {kernel} is only in {'the table' if (kernel, a) in expected else 'the grid'}" for kernel, a in missing
+    ]
     if written_by != compiler():
         print(f"registers are not compared: the table is of {written_by}, this is {compiler()}")
         return found

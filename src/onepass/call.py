@@ -45,7 +45,21 @@ def _rows(plan: CpuPlan) -> int:
 
 def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """Check the arguments, plan, bind, run; the next call like this one takes the hot path."""
-    number = OPS.index(op)
+    source, problem = checked(op, x, dim, keepdim, dtype, out)
+    if source.device is None:
+        bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    else:
+        from .cuda import launch
+
+        bound = launch.bind(problem, source, out, launch.plan(problem, source, out, algorithm))
+    if source.same_object:
+        _engine.remember(OPS.index(op), x, dim, bool(keepdim), dtype, out, algorithm, bound)
+    y = _engine.run(bound, source.array, out)
+    return y if out is not None else source.wrap(y)
+
+
+def checked(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any) -> tuple[arrays.Input, Problem]:
+    """The array to read and the problem of a call, once its arguments are known to fit."""
     result_dtype = arrays.resolve_dtype(op, dtype)
     source = arrays.as_input(op, x, result_dtype)
     dims = normalize_dims(op, dim, source.shape)
@@ -68,16 +82,7 @@ def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any,
     )
     if problem.rows * problem.length == 0 and op in ELEMENTWISE:
         problem = _nothing(problem)
-    if source.device is None:
-        bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
-    else:
-        from .cuda import launch
-
-        bound = launch.bind(problem, source, out, algorithm)
-    if source.same_object:
-        _engine.remember(number, x, dim, bool(keepdim), dtype, out, algorithm, bound)
-    y = _engine.run(bound, source.array, out)
-    return y if out is not None else source.wrap(y)
+    return source, problem
 
 
 def _nothing(problem: Problem) -> Problem:

@@ -2,7 +2,8 @@
 
 from .._engine import CudaError
 from .compile import CompileError
-from .kernel_plan import Functor
+from .kernel_plan import Functor, Tuning
 from .launch import precompile
+from .prepared import Prepared, prepare
 
-__all__ = ["CompileError", "CudaError", "Functor", "precompile"]
+__all__ = ["CompileError", "CudaError", "Functor", "Prepared", "Tuning", "precompile", "prepare"]

@@ -3,6 +3,7 @@ is compiled and launched, nothing else."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,14 @@ from .device import Device
 
 # Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
 # what a functor multiplies must not be rounded one way in one pass over a row and another way in the next. Minimal:
-# without the types of textures and the like, which take 50 ms.
-COMPILER_OPTIONS: Mapping[str, Any] = {"std": "c++20", "fma": False, "minimal": True}
+# without the types of textures and the like, which take 50 ms. Device as default: NVRTC 13.0 takes some generic lambdas
+# in kernels for functions of the host.
+COMPILER_OPTIONS: Mapping[str, Any] = {
+    "std": "c++20",
+    "fma": False,
+    "minimal": True,
+    "device_as_default_execution_space": True,
+}
 DIRECT = "onepass::cuda::Direct"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
 BLOCK_SCRATCH = 1024
@@ -38,11 +45,46 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Functor:
-    """A load or store functor (load_store.h): its C++ type, the words of its fields, and its text if it is yours."""
+    """What every element passes on its way into a kernel or out of it: a C++ type, its fields, its text if it is yours.
+
+    >>> Functor("onepass::cuda::Scaled", (0.5,)).words
+    (4602678819172646912,)
+    >>> squared = Functor("Squared", source="""struct Squared {
+    ...     template <class C>
+    ...     __device__ C operator()(C x, long long row, long long column) const { return x * x; }
+    ... };""")
+
+    Parameters
+    ----------
+    type : the C++ type: one of load_store.h's, or that of `source`. It is called with the element, in what is computed
+        in, and with where the element is: the number of its row and its place in the row
+    fields : the values of its fields, in order: a float is a `double`, an int a `long long`, an array on a GPU a
+        pointer to its first element; the array must live as long as calls are made
+    source : the type's C++ text
+    """
 
     type: str = DIRECT
-    words: tuple[int, ...] = ()
+    fields: tuple[Any, ...] = ()
     source: str = ""
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The fields as the kernel finds them: 8 bytes each."""
+        return tuple(map(_word, self.fields))
+
+
+def _word(field: Any) -> int:
+    if isinstance(field, float):
+        return int.from_bytes(struct.pack("<d", field), "little", signed=True)
+    if hasattr(field, "__index__"):
+        return int(field.__index__())
+    interface = getattr(field, "__cuda_array_interface__", None)
+    if interface is None:
+        raise TypeError(
+            f"Functor: a field is a {type(field).__name__}; expected float, int, or an array on a GPU that has "
+            "__cuda_array_interface__"
+        )
+    return int(interface["data"][0])
 
 
 @dataclass(frozen=True)

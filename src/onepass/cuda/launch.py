@@ -58,15 +58,20 @@ def read_device(ordinal: int) -> Device:
     )
 
 
-def bind(problem: Problem, source: Input, out: Any, algorithm: str | None) -> _engine.Bound:
-    """Plan a problem for the GPU that `source` is on, compile and load its kernel, and hand both to the engine."""
+def plan(problem: Problem, source: Input, out: Any, algorithm: str | None = None, **options: Any) -> CudaPlan:
+    """The plan for the GPU that `source` is on. `options` are make_cuda_plan's."""
     assert source.device is not None
     # A result that is made for the call starts on a boundary.
     addresses = source.address, 0 if out is None else _address(out)
-    plan = make_cuda_plan(problem, read_device(source.device), algorithm, addresses=addresses)
+    return make_cuda_plan(problem, read_device(source.device), algorithm, addresses=addresses, **options)
+
+
+def bind(problem: Problem, source: Input, out: Any, plan: CudaPlan) -> _engine.Bound:
+    """Compile and load the kernel of a plan, and hand both to the engine."""
+    assert source.device is not None
     maker = gpu_arrays.maker(source, problem)
     return _engine.bind_gpu(
-        kernel=_load(source.device, plan.header, plan.kernel, plan.source),
+        kernel=loaded(source.device, plan),
         algorithm=plan.algorithm,
         threads=plan.threads,
         cluster=plan.cluster,
@@ -101,6 +106,11 @@ def _load(ordinal: int, header: str, kernel: str, source: str) -> _engine.Kernel
 
 def _cubin(device: Device, header: str, kernel: str, source: str) -> Cubin:
     return compile_kernel(header, kernel, device.architecture, source=source)
+
+
+def loaded(ordinal: int, plan: CudaPlan) -> _engine.Kernel:
+    """The kernel of a plan on a GPU, compiled and loaded if it has not been."""
+    return _load(ordinal, plan.header, plan.kernel, plan.source)
 
 
 def precompile(
@@ -144,5 +154,5 @@ def precompile(
     if isinstance(device, str):
         _cubin(described, plan.header, plan.kernel, plan.source)
     else:
-        _load(device, plan.header, plan.kernel, plan.source)
+        loaded(device, plan)
     return plan
