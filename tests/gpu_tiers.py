@@ -1,4 +1,4 @@
-"""One launch of every kernel on this machine's GPU, checked: what tools/sanitize_gpu.sh runs under compute-sanitizer."""
+"""Launches of every kernel on a GPU, checked: what tools/sanitize_gpu.sh runs under compute-sanitizer."""
 
 from cuda_cases import Layout, launch
 from gpu_machine import Gpu

@@ -155,7 +155,9 @@ MASK = Functor("onepass::cuda::Masked", (0, 0, 0))
 HALVED = Functor("onepass::cuda::Scaled", (0.5,))
 SQUARED = Functor(
     "Squared",
-    source="struct Squared { template <class C> __device__ C operator()(C x, long long, long long) const { return x * x; } };",
+    source="""struct Squared {
+    template <class C> __device__ C operator()(C x, long long, long long) const { return x * x; }
+};""",
 )
 SHIFTED = Functor(
     "Shifted",

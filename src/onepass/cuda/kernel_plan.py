@@ -49,10 +49,11 @@ class Functor:
 
     >>> Functor("onepass::cuda::Scaled", (0.5,)).words
     (4602678819172646912,)
-    >>> squared = Functor("Squared", source="""struct Squared {
+    >>> squared = Functor("Squared", source='''
+    ... struct Squared {
     ...     template <class C>
     ...     __device__ C operator()(C x, long long row, long long column) const { return x * x; }
-    ... };""")
+    ... };''')
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ class Prepared:
         if (_layout(x), _layout(out)) != self._layouts:
             raise ValueError(
                 f"{self.problem.op}: prepared for an input of shape {self.problem.shape}, dtype {self.problem.dtype}, "
-                f"{'with' if self._layouts[1] else 'without'} out=; x and out must have the kind, strides, alignment and "
-                "GPU of those it was prepared with"
+                f"{'with' if self._layouts[1] else 'without'} out=; x and out must have the kind, strides, alignment "
+                "and GPU of those it was prepared with"
             )
         if out is not None and _engine.overlap(x, out) == "some":
             raise ValueError(f"{self.problem.op}: out overlaps x without being exactly x")
