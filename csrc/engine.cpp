@@ -9,6 +9,7 @@
 #include "cuda_module.h"
 #include "isa.h"
 #include "memory.h"
+#include "producers.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -97,6 +98,17 @@ std::pair<unsigned, int> gpu_grid(const BoundHandle& handle) {
     const auto* gpu = std::get_if<GpuCall>(&handle.bound->how);
     if (!gpu) throw nb::type_error("gpu_grid: the plan is bound for a CPU");
     return {gpu->launch.grid(), gpu->launch.resident_blocks()};
+}
+
+// Launches a bound plan so many times in a row: what the driver's launch costs alone, for the benchmark.
+void relaunch(const BoundHandle& handle, nb::handle x, nb::handle out, int times) {
+    const auto* gpu = std::get_if<GpuCall>(&handle.bound->how);
+    ArrayView view, out_view;
+    cuda::Stream stream;
+    if (!gpu || !view_array(x.ptr(), view) || !view_array(out.ptr(), out_view))
+        throw nb::type_error("relaunch: a plan bound for a GPU, and arrays there");
+    if (!current_stream(view, stream)) throw nb::python_error();
+    for (int i = 0; i < times; ++i) cuda::check(gpu->launch(view.data, out_view.data, stream), "launch a kernel");
 }
 
 // (dtype, shape, strides in elements, address, writable, is a tensor, ordinal of its GPU or None), or None for an array
@@ -190,6 +202,7 @@ NB_MODULE(_engine, m) {
           "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "words"_a, "result_dtype"_a, "shape"_a,
           "make"_a.none(), "positional"_a, "keyword_names"_a.none(), "keyword_values"_a, "finish"_a.none());
     m.def("gpu_grid", &gpu_grid, "bound"_a);
+    m.def("relaunch", &relaunch, "bound"_a, "x"_a, "out"_a, "times"_a);
     m.def("describe", &describe, "x"_a.none());
     m.def("overlap", &overlap, "a"_a, "b"_a);
     m.def("remember", &remember_call, "op"_a, "x"_a, "dim"_a.none(), "keepdim"_a, "dtype"_a.none(), "out"_a.none(),

@@ -130,22 +130,27 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Few cells, few repeats.")] = False,
     cells: Annotated[str | None, typer.Option(help="Names or patterns of cells, comma separated.")] = None,
     against: Annotated[
-        str | None, typer.Option(help="Of torch,numpy,scipy,onnxruntime,jax. [default: those installed]")
+        str | None,
+        typer.Option(
+            help="Of torch,numpy,scipy,onnxruntime,jax; on a GPU torch,torch.compile,quack,liger,cupy. "
+            "[default: those installed]"
+        ),
     ] = None,
     json: Annotated[Path | None, typer.Option(metavar="F", help="Write the figures as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="F.png", help="Draw fraction of bandwidth over shape.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="F.html", help="Write a report.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds per cell.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
     show: Annotated[bool, typer.Option("--list", help="List the cells and exit.")] = False,
 ) -> None:
     """Measure onepass and its peers on this machine, beside the speed of a plain copy."""
     from onepass.bench import list_cells, run_benchmark
 
     if show:
-        typer.echo("\n".join(list_cells()))
+        typer.echo("\n".join(list_cells(device)))
         return
     chosen, peers = ([name.strip() for name in text.split(",")] if text else None for text in (cells, against))
-    raise typer.Exit(run_benchmark(quick, chosen, peers, json, plot, html, repeats))
+    raise typer.Exit(run_benchmark(quick, chosen, peers, json, plot, html, repeats, device))
 
 
 @cache.command("info")

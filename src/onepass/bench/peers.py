@@ -68,7 +68,7 @@ class Peer:
     name: str
     packages: tuple[str, ...]  # to be installed
     inputs: tuple[str, ...]  # the cells it takes part in, by their framework
-    prepare: Callable[[Data], list[Contender]]
+    prepare: Callable[[Any], list[Any]]  # of Data, Contenders; on a GPU of GpuData, GpuContenders
 
     @property
     def missing(self) -> list[str]:

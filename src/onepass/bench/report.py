@@ -60,15 +60,11 @@ def format_cell(cell: Cell) -> str:
 class Screen:
     """The tables on the terminal, each printed when its cell is done."""
 
-    def __init__(self, peers: Sequence[Peer], threads: int, cells: int, console: Console | None = None):
+    def __init__(self, peers: Sequence[Peer], device: str, cells: int, console: Console | None = None):
         self.console = console or Console(highlight=False)
         self.cells = cells
         self.started = 0
-        here = machine()
-        self.console.print(
-            f"{here['processor']}, {here['isa']}, {threads} thread{'s' if threads != 1 else ''}, "
-            f"{here['memory_bytes'] / 2**30:.0f} GiB; a round takes every contender in random order"
-        )
+        self.console.print(f"{device}; a round takes every contender in random order")
         self.console.print("contenders: " + "; ".join(_presence(peer) for peer in peers))
 
     def start(self, cell: Cell) -> None:
@@ -134,7 +130,7 @@ def _row(report: CellReport, outcome: Outcome) -> tuple[str | Text, ...]:
         Text(outcome.label, style="bold" if outcome.peer == "onepass" else ""),
         format_seconds(timing.median),
         f"{timing.spread:.0%}",
-        f"{outcome.gb_per_s:.1f}" if (outcome.gb_per_s or 0) >= 1 else f"{outcome.gb_per_s:.2f}",
+        _rate(outcome.gb_per_s),
         _percent(report.fraction(outcome)),
         Text(_times(ratio), style="" if ratio is None else "green" if ratio >= 1 else "red"),
         "" if outcome.error_ulp is None else f"{outcome.error_ulp:.2g}",
@@ -142,12 +138,25 @@ def _row(report: CellReport, outcome: Outcome) -> tuple[str | Text, ...]:
     )
 
 
+def _rate(gb_per_s: float | None) -> str:
+    if not gb_per_s:
+        return ""
+    return f"{gb_per_s:.1f}" if gb_per_s >= 1 else f"{gb_per_s:.2f}"
+
+
 def _times(ratio: float | int | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}x"
 
 
 def _percent(fraction: float | int | None) -> str:
-    return "" if fraction is None else f"{fraction:.0%}"
+    return "" if not fraction else f"{fraction:.0%}"
+
+
+def describe_cpu(threads: int) -> str:
+    """The CPU and its memory, as the first line on the screen has them."""
+    here = machine()
+    plural = "s" if threads != 1 else ""
+    return f"{here['processor']}, {here['isa']}, {threads} thread{plural}, {here['memory_bytes'] / 2**30:.0f} GiB"
 
 
 def machine() -> dict[str, Any]:
@@ -165,15 +174,20 @@ def machine() -> dict[str, Any]:
     }
 
 
-def document(reports: Sequence[CellReport], peers: Sequence[Peer], settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything measured, as plain data: the schema of `--json`."""
+def document(
+    reports: Sequence[CellReport],
+    peers: Sequence[Peer],
+    settings: dict[str, Any],
+    gpu: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything measured, as plain data: the schema of `--json`. `gpu` describes what it was measured on, if one."""
     from onepass.bench.peers import PEERS
 
     return {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "onepass": PEERS["onepass"].version,
-        "machine": machine(),
+        "machine": machine() if gpu is None else {**machine(), "gpu": gpu},
         "settings": settings,
         "contenders": {peer.name: None if peer.missing else peer.version for peer in peers},
         "cells": [_cell(report) for report in reports],
@@ -253,6 +267,9 @@ def write_html(document: dict[str, Any], path: Path) -> None:
 
 def write_plot(document: dict[str, Any], path: Path) -> None:
     """The picture, in the format that the name ends in."""
-    from onepass.bench.plot import draw
+    if "gpu" in document["machine"]:
+        from onepass.bench.gpu_plot import draw
+    else:
+        from onepass.bench.plot import draw
 
     _replace(path, lambda stream: draw(document, stream, path.suffix.lower().lstrip(".")))

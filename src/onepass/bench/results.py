@@ -16,7 +16,7 @@ class Outcome:
 
     label: str
     peer: str
-    mode: str
+    mode: str  # "fresh", "out", "copy": the limit, "bound": no result is expected of it
     statement: str
     moved_bytes: int
     status: str  # "ok", "wrong": failed verification, "failed": raised
@@ -79,7 +79,7 @@ def summarize(reports: Iterable[CellReport]) -> dict[str, dict[str, dict[str, fl
         groups["all"] = [report for group in groups.values() for report in group]
     summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
     for group, members in groups.items():
-        labels = dict.fromkeys(o.label for r in members for o in r.outcomes if o.mode != "copy")
+        labels = dict.fromkeys(o.label for r in members for o in r.outcomes if o.mode in ("fresh", "out"))
         for label in labels:
             pairs = [(r, o) for r in members for o in r.outcomes if o.label == label and o.timing]
             ratios = [ratio for r, o in pairs if (ratio := r.ratio(o)) is not None]

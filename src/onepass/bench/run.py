@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import timeit
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,50 @@ FULL = Effort(rounds=7, most_rounds=14, window_seconds=0.06)
 QUICK = Effort(rounds=4, most_rounds=4, window_seconds=0.03)
 
 
-def list_cells() -> list[str]:
+@dataclass(frozen=True)
+class Suite:
+    """What is measured on one kind of device, and how."""
+
+    cells: Sequence[Cell]
+    peers: Mapping[str, Peer]
+    quick: Any  # efforts
+    full: Any
+    measure: Callable[[Any, Sequence[Peer], Any], CellReport]
+    describe: Callable[[int], str]  # of the threads
+    gpu: dict[str, Any] | None = None
+
+
+def suite(device: str) -> Suite:
+    """The suite for "cpu", "cuda" or "cuda:1"; ValueError for another device, or one that is not here."""
+    if device == "cpu":
+        return Suite(CELLS, PEERS, QUICK, FULL, measure, report.describe_cpu)
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit():
+        raise ValueError(f"device is {device!r}; expected cpu, cuda or cuda:1")
+    from onepass.bench import gpu_run
+    from onepass.bench.gpu_cells import GPU_CELLS
+    from onepass.bench.gpu_peers import GPU_PEERS
+
+    ordinal = int(number or 0)
+    gpu = gpu_run.describe(ordinal)
+    return Suite(
+        cells=GPU_CELLS,
+        peers=GPU_PEERS,
+        quick=gpu_run.QUICK,
+        full=gpu_run.FULL,
+        measure=lambda cell, peers, effort: gpu_run.measure(cell, peers, effort, f"cuda:{ordinal}"),
+        describe=lambda _: f"{gpu['name']}, {gpu['multiprocessors']} multiprocessors, L2 flushed before every call",
+        gpu=gpu,
+    )
+
+
+def list_cells(device: str = "cpu") -> list[str]:
     """One line per benchmark cell, in the order in which they run: its name, its group, and why it is there."""
-    return [f"{cell.name:36} {cell.group:12} {cell.why}" for cell in CELLS]
+    if device == "cpu":
+        cells: Sequence[Cell] = CELLS
+    else:
+        from onepass.bench.gpu_cells import GPU_CELLS as cells
+    return [f"{cell.name:36} {cell.group:12} {cell.why}" for cell in cells]
 
 
 def run_benchmark(
@@ -36,35 +77,40 @@ def run_benchmark(
     plot: Path | None = None,
     html: Path | None = None,
     repeats: int | None = None,
+    device: str = "cpu",
 ) -> int:
     """Measure onepass against the libraries that are installed, print the tables and write the files asked for.
 
-    `cells` are names, groups or globs; `against` names contenders; `repeats` is the number of rounds.
-    Returns 0; 1 where a file cannot be written or a result of onepass is wrong; 2 for an unknown cell or contender.
+    `cells` are names, groups or globs; `against` names contenders; `repeats` is the number of rounds; `device` is "cpu"
+    or "cuda". Returns 0; 1 where a file cannot be written, a result of onepass is wrong or the GPU cannot be used; 2
+    for an unknown cell, contender or device.
     """
     try:
-        chosen = select(cells, quick and cells is None)
-        peers = choose_peers(against)
+        here = suite(device)
+        chosen = select(cells, quick and cells is None, here.cells)
+        peers = choose_peers(against, here.peers)
         if repeats is not None and repeats < 1:
             raise ValueError(f"repeats is {repeats}; expected at least 1")
     except ValueError as error:
         return _fail(error, 2)
+    except (RuntimeError, ImportError) as error:  # no GPU, no torch
+        return _fail(error, 1)
     try:
         report.check_outputs(json, html, plot)
-        effort = QUICK if quick else FULL
+        effort = here.quick if quick else here.full
         if repeats is not None:
             effort = replace(effort, rounds=repeats, most_rounds=repeats)
         installed = [peer for peer in peers if not peer.missing]
         with equal_threads(any(peer.name == "torch" for peer in installed)) as threads:
-            screen = report.Screen(peers, threads, len(chosen))
+            screen = report.Screen(peers, here.describe(threads), len(chosen))
             reports = []
             for cell in chosen:
                 screen.start(cell)
-                reports.append(measure(cell, installed, effort))
+                reports.append(here.measure(cell, installed, effort))
                 screen.show(reports[-1])
             screen.summary(reports)
         settings = {**asdict(effort), "quick": quick, "threads": threads}
-        document = report.document(reports, peers, settings)
+        document = report.document(reports, peers, settings, here.gpu)
         for path, write in ((json, report.write_json), (html, report.write_html), (plot, report.write_plot)):
             if path is not None:
                 write(document, path)
@@ -80,12 +126,12 @@ def _fail(error: Exception, code: int) -> int:
     return code
 
 
-def choose_peers(against: Sequence[str] | None) -> list[Peer]:
+def choose_peers(against: Sequence[str] | None, registry: Mapping[str, Peer] = PEERS) -> list[Peer]:
     """The peers named, onepass always among them; all of them by default."""
-    named = set(PEERS) if against is None else {"onepass", *(name.strip() for name in against)}
-    if unknown := sorted(named - set(PEERS)):
-        raise ValueError(f"no contender is named {', '.join(unknown)}; there are {', '.join(PEERS)}")
-    return [peer for name, peer in PEERS.items() if name in named]
+    named = set(registry) if against is None else {"onepass", *(name.strip() for name in against)}
+    if unknown := sorted(named - set(registry)):
+        raise ValueError(f"no contender is named {', '.join(unknown)}; there are {', '.join(registry)}")
+    return [peer for name, peer in registry.items() if name in named]
 
 
 def measure(cell: Cell, peers: Sequence[Peer], effort: Effort) -> CellReport:

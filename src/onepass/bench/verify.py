@@ -52,9 +52,9 @@ class WrongResult(Exception):
 class Verifier:
     """Holds the float64 reference of a sample of rows: the first, the last, and random ones between."""
 
-    def __init__(self, cell: Cell, x: Array, seed: int = 0):
+    def __init__(self, cell: Cell, x: Any, seed: int = 0, dtype: np.dtype[Any] | None = None):
         self.cell = cell
-        self.dtype = x.dtype
+        self.dtype = x.dtype if dtype is None else dtype
         self.tolerance = tolerance(cell)
         kept = tuple(size for axis, size in enumerate(cell.shape) if axis != cell.axis)
         count = int(np.prod(kept))
@@ -68,12 +68,13 @@ class Verifier:
         elif cell.op in ("log_softmax", "logsumexp"):  # near 0 they are a difference of numbers near 1
             self.scale = np.maximum(self.scale, 1.0)
 
-    def _take(self, full: Array) -> Array:
+    def _take(self, full: Any) -> Array:
         if full.ndim == len(self.cell.shape):
             full = np.moveaxis(full, self.cell.axis, -1)
-        return full[self.rows].astype(np.float64)
+        taken: Array = full[self.rows].astype(np.float64)
+        return taken
 
-    def error(self, result: Array) -> float:
+    def error(self, result: Any) -> float:
         """The largest error of the sampled rows in units in the last place."""
         cell = self.cell
         if result.shape != cell.result_shape or result.dtype != self.dtype:
@@ -85,4 +86,8 @@ class Verifier:
             if not np.isfinite(flat[start : start + _SCANNED]).all():
                 raise WrongResult("left elements unwritten or not finite")
         got = self._take(result) if cell.op not in REDUCTIONS else result[self.rows].astype(np.float64)
+        return self.distance(got)
+
+    def distance(self, got: Array) -> float:
+        """The largest error of the sampled rows' results, in units in the last place."""
         return float(np.max(np.abs(got - self.expected) / _spacing(self.scale, self.dtype)))

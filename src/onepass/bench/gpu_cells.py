@@ -1,0 +1,104 @@
+"""What is measured on a GPU: the registry of its cells, in the order of the questions they answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from onepass.bench.cells import Cell
+from onepass.cuda.kernel_plan import Tuning
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of onepass's kernels, or one with a parameter held fixed, as a contender of its own."""
+
+    name: str
+    algorithm: str | None = None
+    tuning: Tuning | None = None
+
+
+@dataclass(frozen=True)
+class GpuCell(Cell):
+    """A cell whose input is a tensor on a GPU."""
+
+    variants: tuple[Variant, ...] = ()
+    peers: bool = True  # whether other libraries take part, beside torch
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-{super().name}"  # one shape may be there for several reasons
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory for the run: input, `out=`, a fresh result, a temporary of float32 and the copy that flushes L2."""
+        return 3 * self.input_bytes + 4 * math.prod(self.shape) + (1 << 30)
+
+    @property
+    def checked_rows(self) -> int:
+        """Rows compared with the reference: about 2^18 elements; the first and the last row at least."""
+        rows = math.prod(self.shape) // self.length
+        return min(rows, max(2, (1 << 18) // self.length))
+
+
+_SEED_KERNELS = (Variant("three_pass", "three_pass"), Variant("online", "online"))
+_SEED_LENGTHS = (2048, 32728, 65536, 131072, 262144, 524288, 2097152, 4194304)
+_ONEFLOW_LENGTHS = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768)
+_ATTENTION_SIZES = (64, 128, 256, 512, 1024)
+_WAITS = tuple(Variant(name, name) for name in ("block", "block_smem", "block_uncached", "online"))
+
+
+def _tunings(lanes_of: int, item_bytes: int) -> tuple[Variant, ...]:
+    """What each idea of the warp algorithm is worth on rows of that many elements: packs, rows per access, padding."""
+    packs = (1, 2, 4) if item_bytes == 4 else (1, 2, 4, 8)
+    variants = [Variant(f"pack {n}", "warp", Tuning(pack=n)) for n in packs if lanes_of >= n]
+    variants += [Variant(f"rows {n}", "warp", Tuning(rows=n)) for n in (1, 2, 4)]
+    return (*variants, Variant("padded", "warp", Tuning(padded=True)))
+
+
+def _registry() -> tuple[GpuCell, ...]:
+    cells = []
+    for n in _SEED_LENGTHS:
+        why = "the online softmax seed's table: few rows, up to 16 MiB each"
+        cells.append(GpuCell("seeds", "softmax", (128, n), why, variants=_SEED_KERNELS, quick=n in (2048, 131072)))
+    for dtype in ("float32", "float16"):
+        for n in _ONEFLOW_LENGTHS:
+            why = "OneFlow's table: many rows"
+            cells.append(GpuCell("oneflow", "softmax", (49152, n), why, dtype=dtype, quick=n == 1024))
+    for n in _ATTENTION_SIZES:
+        why = "OneFlow's table: attention scores"
+        cells.append(GpuCell("oneflow", "softmax", (32, 64, n, n), why, dtype="float16"))
+    for dtype, size in (("float32", 4), ("float16", 2)):
+        for n in (128, 512, 1024) if size == 4 else (256, 1024):
+            why = "warp: packs, rows per access, padding"
+            cells.append(
+                GpuCell("ablation", "softmax", (49152, n), why, dtype=dtype, variants=_tunings(n, size), peers=False)
+            )
+    for n in (4096, 16384, 32768):
+        why = "where a row waits: registers, shared memory, nowhere"
+        cells.append(GpuCell("waiting", "softmax", (8192, n), why, variants=_WAITS, peers=False))
+    for shape, dim, dtype, why in (
+        ((32, 256, 56, 56), 1, "float32", "channels of an image"),
+        ((64, 1000, 196), 1, "float32", "classes of a dense classifier"),
+        ((8, 21, 512, 512), 1, "float32", "segmentation"),
+        ((16, 150, 128, 128), 1, "bfloat16", "segmentation, 16 bits"),
+        ((2, 128256, 16), 1, "float32", "vocabulary before a small inner"),
+        ((4096, 8, 128), 1, "bfloat16", "a very short dim"),
+        ((4096, 4096), 0, "float32", "the columns of a matrix"),
+    ):
+        cells.append(GpuCell("strided", "softmax", shape, why, dim, dtype))
+    for op, shape in (
+        ("log_softmax", (32768, 4096)),
+        ("logsumexp", (32768, 4096)),
+        ("logsumexp", (4096, 128256)),
+        ("sum", (32768, 4096)),
+        ("amax", (32768, 4096)),
+    ):
+        cells.append(GpuCell("ops", op, shape, "the other operations", dtype="bfloat16"))
+    for shape, dtype in (((32768, 4096), "bfloat16"), ((4096, 50257), "bfloat16"), ((32, 128256), "float32")):
+        cells.append(GpuCell("logits", "softmax", shape, "vocabularies; an odd one", dtype=dtype))
+    cells.append(GpuCell("calls", "softmax", (8, 8), "what a call costs the host", quick=True))
+    return tuple(cells)
+
+
+GPU_CELLS = _registry()

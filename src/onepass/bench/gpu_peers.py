@@ -1,0 +1,191 @@
+"""Who is measured on a GPU: onepass, the copy and the empty kernel that bound it, and the libraries people use."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import onepass
+from onepass import _engine
+from onepass.bench.cells import REDUCTIONS
+from onepass.bench.gpu_cells import GpuCell
+from onepass.bench.peers import Peer
+
+_EMPTY_KERNEL = "__global__ void empty(const __grid_constant__ onepass::cuda::Layout<1>) {}"
+RELAUNCHES = 100
+
+
+@dataclass(frozen=True)
+class GpuData:
+    """The tensors of one cell."""
+
+    cell: GpuCell
+    x: Any
+    out: Any
+
+
+@dataclass(frozen=True)
+class GpuContender:
+    """One way to compute a cell. Modes: "fresh", "out", "copy", and "bound" for what no result is expected of."""
+
+    peer: str
+    mode: str
+    statement: str
+    call: Callable[[], Any]
+    moved_bytes: int
+    repeats: int = 1  # that the call makes of what is measured
+
+    @property
+    def label(self) -> str:
+        return f"{self.peer} out=" if self.mode == "out" else self.peer
+
+
+def make_data(cell: GpuCell, device: str, seed: int = 0) -> GpuData:
+    """Standard normal values and an output filled with NaN, in torch's memory."""
+    torch = importlib.import_module("torch")
+    generator = torch.Generator(device).manual_seed(seed)
+    dtype = getattr(torch, cell.dtype)
+    x = torch.empty(cell.shape, dtype=dtype, device=device).normal_(generator=generator)
+    return GpuData(cell, x, torch.full(cell.result_shape, float("nan"), dtype=dtype, device=device))
+
+
+def _contender(peer: str, mode: str, data: GpuData, statement: str, call: Callable[[], Any]) -> GpuContender:
+    return GpuContender(peer, mode, statement, call, data.cell.moved_bytes)
+
+
+def _onepass(data: GpuData) -> list[GpuContender]:
+    cell, x, out = data.cell, data.x, data.out
+    op = getattr(onepass, cell.op)
+    call = f"onepass.{cell.op}(x, dim={cell.dim}"
+    found = [
+        _contender("onepass", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim)),
+        _contender("onepass", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)),
+    ]
+    if cell.variants:
+        from onepass.cuda import prepare
+    for variant in cell.variants:
+        prepared = prepare(cell.op, x, cell.dim, out=out, algorithm=variant.algorithm, tuning=variant.tuning)
+        options = f"algorithm={variant.algorithm!r}, tuning={variant.tuning}"
+        statement = f"prepare({cell.op!r}, x, {cell.dim}, out=out, {options})(x, out)"
+        found.append(_contender(variant.name, "out", data, statement, lambda run=prepared: run(x, out)))  # type: ignore[misc]
+    return found
+
+
+def _torch(data: GpuData) -> list[GpuContender]:
+    torch = importlib.import_module("torch")
+    cell, x, out = data.cell, data.x, data.out
+    op = getattr(torch, cell.op)
+    call = f"torch.{cell.op}(x, dim={cell.dim}"
+    found = [_contender("torch", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim))]
+    if cell.op != "log_softmax":  # torch.log_softmax takes no out=
+        found.append(_contender("torch", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)))
+    return found
+
+
+def _torch_compile(data: GpuData) -> list[GpuContender]:
+    torch = importlib.import_module("torch")
+    cell, x = data.cell, data.x
+    if not cell.peers or cell.group == "calls":
+        return []
+    torch.compiler.reset()
+    op = getattr(torch, cell.op)
+    compiled = torch.compile(lambda t: op(t, dim=cell.dim), dynamic=False)
+    statement = f"torch.compile(torch.{cell.op})(x, dim={cell.dim})"
+    return [_contender("torch.compile", "fresh", data, statement, lambda: compiled(x))]
+
+
+def _liger(data: GpuData) -> list[GpuContender]:
+    cell, x = data.cell, data.x
+    if not cell.peers or cell.op != "softmax" or cell.dim != -1 or cell.length > 65536:
+        return []
+    ops = importlib.import_module("liger_kernel.ops.softmax")
+    return [
+        _contender("liger", "fresh", data, "LigerSoftmaxFunction.apply(x)", lambda: ops.LigerSoftmaxFunction.apply(x))
+    ]
+
+
+def _quack(data: GpuData) -> list[GpuContender]:
+    cell = data.cell
+    if not cell.peers or cell.op != "softmax" or cell.dim != -1 or cell.length > 1 << 18:
+        return []
+    quack = importlib.import_module("quack.softmax")
+    rows = data.x.reshape(-1, cell.length)
+    return [
+        _contender("quack", "fresh", data, "softmax_fwd(x)", lambda: quack.softmax_fwd(rows).reshape(data.x.shape)),
+    ]
+
+
+def _cupy(data: GpuData) -> list[GpuContender]:
+    cell = data.cell
+    if not cell.peers or cell.dtype == "bfloat16" or cell.op not in ("softmax", "log_softmax", "logsumexp"):
+        return []
+    cupy = importlib.import_module("cupy")
+    op = getattr(importlib.import_module("cupyx.scipy.special"), cell.op)
+    torch = importlib.import_module("torch")
+    x = cupy.from_dlpack(data.x)
+    statement = f"cupyx.scipy.special.{cell.op}(x, axis={cell.dim})"
+    return [_contender("cupy", "fresh", data, statement, lambda: torch.from_dlpack(op(x, axis=cell.dim)))]
+
+
+GPU_PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("onepass", ("onepass",), ("any",), _onepass),
+        Peer("torch", ("torch",), ("any",), _torch),
+        Peer("torch.compile", ("torch", "triton"), ("any",), _torch_compile),
+        Peer("quack", ("quack",), ("any",), _quack),
+        Peer("liger", ("liger_kernel",), ("any",), _liger),
+        Peer("cupy", ("cupy", "cupyx"), ("any",), _cupy),
+    )
+}
+
+
+def bounds(data: GpuData) -> list[GpuContender]:
+    """What no contender can beat: a copy of the same bytes by torch, and a kernel that does nothing."""
+    torch = importlib.import_module("torch")
+    x, cell = data.x, data.cell
+    target = data.out if cell.op not in REDUCTIONS else torch.empty_like(x)
+    found = [GpuContender("copy", "copy", "out.copy_(x)", lambda: target.copy_(x), 2 * cell.input_bytes)]
+    empty = bound_empty_kernel(x.device.index)
+    if cell.group != "calls":
+        found.append(
+            GpuContender("empty kernel", "bound", "an empty kernel", lambda: _engine.run(empty, x, data.out), 0)
+        )
+        return found
+    found.append(GpuContender("empty_like", "bound", "torch.empty_like(x)", lambda: torch.empty_like(x), 0))
+
+    def relaunch() -> None:
+        _engine.relaunch(empty, x, data.out, RELAUNCHES)
+
+    found.append(GpuContender("driver launch", "bound", "cuLaunchKernel(an empty kernel)", relaunch, 0, RELAUNCHES))
+    return found
+
+
+def bound_empty_kernel(ordinal: int) -> _engine.Bound:
+    """A kernel of one block that returns at once, as a plan is bound."""
+    from onepass.cuda.compile import compile_kernel
+    from onepass.cuda.launch import read_device
+
+    source = f'#include "onepass/cuda/job.h"\n{_EMPTY_KERNEL}'
+    cubin = compile_kernel("onepass/cuda/job.h", "empty", read_device(ordinal).architecture, source=source)
+    return _engine.bind_gpu(
+        kernel=_engine.load_kernel(ordinal, cubin.code, cubin.symbol),
+        algorithm="empty",
+        threads=32,
+        cluster=1,
+        cooperative=False,
+        shared_bytes=0,
+        units=1,
+        units_per_block=1,
+        waves=0,
+        words=(0,) * 5,
+        result_dtype=0,
+        shape=(),
+        make=None,
+        positional=(),
+        keyword_names=None,
+        keyword_values=(),
+        finish=None,
+    )

@@ -1,0 +1,76 @@
+"""The picture of a run on a GPU: one panel per group, the share of the copy's speed over the length of a row."""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO
+
+_COLOURS = {
+    "onepass": "#D55E00",
+    "torch": "#0072B2",
+    "torch.compile": "#56B4E9",
+    "quack": "#009E73",
+    "liger": "#CC79A7",
+    "cupy": "#8C8C8C",
+    "online": "#E69F00",
+    "three_pass": "#999933",
+}
+_OTHERS = ("#332288", "#88CCEE", "#117733", "#DDCC77", "#882255", "#44AA99", "#AA4499", "#661100")
+_INK = "#222222"
+
+
+def draw(document: dict[str, Any], stream: BinaryIO, file_format: str) -> None:
+    """Draw every group of cells that has outcomes; what a call costs the host is no share of anything."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for cell in document["cells"]:
+        if cell["outcomes"] and cell["group"] != "calls":
+            groups.setdefault((cell["group"], cell["dtype"]), []).append(cell)
+    columns = min(2, max(1, len(groups)))
+    rows = max(1, -(-len(groups) // columns))
+    figure = Figure(figsize=(7.5 * columns, 4.2 * rows), dpi=130, facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis, ((group, dtype), cells) in zip(axes, groups.items(), strict=False):
+        _panel(axis, f"{group}, {dtype}", cells)
+    for axis in axes[len(groups) :]:
+        axis.set_visible(False)
+    gpu = document["machine"]["gpu"]
+    figure.suptitle(
+        f"{gpu['name']}: share of a copy's speed", x=0.01, ha="left", fontsize=14, color=_INK, weight="bold"
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in document["contenders"].items() if version)
+    figure.supxlabel(
+        f"{gpu['driver']}, {document['date'][:10]}; {versions}", fontsize=8, color="#666666", x=0.01, ha="left"
+    )
+    figure.savefig(stream, format=file_format)
+
+
+def _panel(axis: Any, title: str, cells: list[dict[str, Any]]) -> None:
+    """Of a contender with a fresh result and one into out=, the faster."""
+    places = range(len(cells))
+    names = dict.fromkeys(o["peer"] for cell in cells for o in cell["outcomes"] if o["mode"] in ("fresh", "out"))
+    others = iter(_OTHERS * 4)
+    for name in names:
+        shares = [
+            max((o["fraction_of_copy"] for o in cell["outcomes"] if o["peer"] == name and "seconds" in o), default=None)
+            for cell in cells
+        ]
+        ours = name == "onepass"
+        look = {"color": _COLOURS.get(name) or next(others), "zorder": 3 if ours else 2, "label": name}
+        points = [float("nan") if share is None else share for share in shares]
+        axis.plot(places, points, marker="o", markersize=6 if ours else 4, linewidth=2.5 if ours else 1.2, **look)
+    axis.axhline(1, color=_INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axis.set_title(title, loc="left", fontsize=11, color=_INK)
+    axis.set_xticks(places, [_tick(cell) for cell in cells], fontsize=7.5)
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.legend(fontsize=8, frameon=False, ncols=2)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _tick(cell: dict[str, Any]) -> str:
+    sizes = "\u00d7".join(map(str, cell["shape"]))
+    return "\n".join([cell["op"] if cell["op"] != "softmax" else "", sizes.replace("\u00d7", "\u00d7\n", 1)]).strip()
