@@ -31,14 +31,21 @@ _FORCED_WARP_REGISTERS = 64
 _NARROW_LENGTH = 128
 # Rows longer than this are reduced by a block, shorter ones by a group of lanes: a warp then reads 8 packs a lane.
 _WARP_REDUCE_PACKS = 32 * 8
-_WARP_THREADS = 128
-_SMEM_THREADS = 1024
-_LOOP_THREADS = 512  # two blocks of 64 KiB in flight each at 64 registers
+_WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
+_LOOP_THREADS = 512
+# A multiprocessor that has one block to run wants it large. Measured on an H100: online of 128 rows of 65536 to 1048576
+# float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time, 1.18x,
+# but 0.72x to 0.74x where several fit; strided, 2x128256x16 float32, 2.3x over 256.
+_LONE_THREADS = 1024
 _SEED_THREADS = 256  # the textbook kernel's
 # Bytes across a tile of a strided problem, widest first; 32 is what memory fetches at least.
 _TILE_BYTES = (128, 64, 32)
 # A thread of a tile has at least this many steps, where rows are long enough: their loads are in flight together.
 _STEPS_PER_THREAD = 4
+# Tiles in shared memory take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for
+# all, 1.1x (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16); none lost more than 1%.
+_TILE_THREADS_PER_MULTIPROCESSOR = 1024
+_FEWEST_TILE_THREADS = 64
 # Addresses are known modulo this many bytes.
 ADDRESS_MODULUS = 128
 
@@ -140,12 +147,15 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     block_packs = max(1, _MOST_BLOCK_REGISTERS // choice.registers_per_element // pack)
     smem_bytes = (packs + 2 * (alignment != "whole")) * pack * choice.kept_size  # two packs' room for the edges
     fits_smem = smem_bytes + BLOCK_SCRATCH <= choice.device.shared_per_block
+    # Of blocks that hold a row in 32 registers a thread, one is resident, with nothing to do while it waits: of
+    # block_smem several may be. Measured on an H100, 16384 rows of 32768 bfloat16: 1.06x.
+    several_fit = problem.op != "logsumexp" and _rows_in_shared_memory(choice, smem_bytes) >= 2
     chosen = choice.algorithm
     if chosen is None:
         if packs <= 32 * warp_packs:
             chosen = "warp"
             choice.why.append(f"a row of {problem.length} fits the registers of a warp: {limit} per lane")
-        elif packs <= most_threads * block_packs:
+        elif packs <= most_threads * block_packs // 2 or (packs <= most_threads * block_packs and not several_fit):
             chosen = "block"
             choice.why.append(f"a row of {problem.length} fits the registers of a block")
         elif problem.op == "logsumexp":
@@ -174,6 +184,10 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     if chosen == "block":
         return _plan_block(choice, pack, alignment, packs)
     return _plan_loop(choice, chosen, pack, alignment, smem_bytes)
+
+
+def _rows_in_shared_memory(choice: Choice, smem_bytes: int) -> int:
+    return choice.device.shared_per_multiprocessor // (smem_bytes + 2 * BLOCK_SCRATCH)
 
 
 def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
@@ -245,9 +259,11 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
 
 def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_bytes: int) -> CudaPlan:
     """One block per row that walks the row, two or three times."""
+    lone = choice.problem.rows <= choice.device.multiprocessors
+    lone_in_smem = lone or _rows_in_shared_memory(choice, smem_bytes) < 2
     header, shape_type, threads, reads = {
-        "block_smem": ("block_smem", "BlockSmem", _SMEM_THREADS, 1),
-        "online": ("online", "Online", _LOOP_THREADS, 2),
+        "block_smem": ("block_smem", "BlockSmem", _LONE_THREADS if lone_in_smem else _LOOP_THREADS, 1),
+        "online": ("online", "Online", _LONE_THREADS if lone else _LOOP_THREADS, 2),
         "block_uncached": ("three_pass", "ThreePass", _LOOP_THREADS, 3),
         "three_pass": ("three_pass", "ThreePass", _SEED_THREADS, 3),
     }[algorithm]
@@ -390,24 +406,29 @@ def _tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
     """Threads across a tile, threads of its block, and whether it waits in shared memory: the widest that does."""
     length, size, device = choice.problem.length, choice.kept_size, choice.device
     most_across = min(32, _ceil_power(-(-choice.problem.rows // pack)))
-    fewest_steps = _ceil_power(-(-length // _STEPS_PER_THREAD))
+    most_steps = 1 << max(1, length // _STEPS_PER_THREAD).bit_length() - 1
 
-    def cut(width: int, most_threads: int) -> tuple[int, int, int]:
+    def cut(width: int, wanted: int) -> tuple[int, int, int]:
+        """(across, threads, bytes of shared memory) of a tile of that many bytes across."""
         across = min(most_across, max(1, width // (size * pack)))
-        steps = min(fewest_steps, most_threads // across)
-        if across * steps < _WARP_THREADS:  # short rows: a wider tile instead of idle threads
-            across = min(most_across, max(across, _WARP_THREADS // steps))
+        steps = min(most_steps, max(1, wanted // across))
+        if across * steps < wanted:  # short rows: a wider tile instead of idle threads
+            across = min(most_across, max(across, _FEWEST_TILE_THREADS // steps))
         threads = max(32, across * steps)
         scratch = 2 * (threads // 32) * across * pack * 2 * ITEMSIZE[choice.problem.compute_dtype]
         return across, threads, length * across * pack * size + scratch
 
     if may_stage:
         for width in _TILE_BYTES:
-            across, threads, needed = cut(width, 256)
+            resident = device.shared_per_multiprocessor // (length * width + 2 * BLOCK_SCRATCH)
+            wanted = _ceil_power(_TILE_THREADS_PER_MULTIPROCESSOR // max(1, resident))
+            across, threads, needed = cut(width, min(_LOOP_THREADS, max(_FEWEST_TILE_THREADS, wanted)))
             if needed <= device.shared_per_multiprocessor // 2 - BLOCK_SCRATCH:  # two blocks on a multiprocessor
                 return across, threads, True
-        across, threads, needed = cut(_TILE_BYTES[-1], 512)
+        across, threads, needed = cut(_TILE_BYTES[-1], _LOOP_THREADS)
         if needed <= device.shared_per_block:
             return across, threads, True
     across, threads, _ = cut(_TILE_BYTES[0], 256)
+    if -(-choice.problem.rows // (across * pack)) <= device.multiprocessors:
+        across, threads, _ = cut(_TILE_BYTES[0], _LONE_THREADS)
     return across, threads, False

@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(kShape.threads)
     using Reduce = BlockReduce<kShape.threads>;
     constexpr int T = kShape.threads;
     constexpr int N = kShape.pack;
+    constexpr int kAhead = 2;  // shared memory is near, and 1024 threads have 64 registers each
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
@@ -81,13 +82,15 @@ __global__ void __launch_bounds__(kShape.threads)
 
         const auto exponential = Rows::exponential_of(max);
         auto sum = Sum<C>::identity();
-        for_each<T, N>(kept, threadIdx.x, [&](int64, auto& values) { sum.add(sum_of_each(values, exponential)); });
+        for_each<T, N, kAhead>(kept, threadIdx.x,
+                               [&](int64, auto& values) { sum.add(sum_of_each(values, exponential)); });
         sum = total_of<Op>(sum, reduce);
 
         const auto result = Rows::finish(max, exponential, sum);
         if constexpr (Op::kElementwise) {
-            for_each<T, N>(kept, threadIdx.x,
-                           [&](int64 column, auto& values) { write_results(row.writer, column, values, result); });
+            for_each<T, N, kAhead>(kept, threadIdx.x, [&](int64 column, auto& values) {
+                write_results(row.writer, column, values, result);
+            });
         } else {
             if (threadIdx.x == 0) row.writer.one(0, result);
         }

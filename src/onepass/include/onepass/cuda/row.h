@@ -53,17 +53,17 @@ struct Rows {
 inline constexpr int kInFlight = 4;
 
 // Calls visit(column, values) for every pack and every edge of a row that is this thread's, of kThreads; an edge comes
-// as a pack of one. The order is the same each time.
-template <int kThreads, int N, class Row, class Visit>
+// as a pack of one. The order is the same each time. kAhead packs are asked for at a time.
+template <int kThreads, int N, int kAhead = kInFlight, class Row, class Visit>
 __device__ __forceinline__ void for_each(const Row& row, int thread, Visit&& visit) {
     using C = decltype(row.reader.one(0));
     int64 pack = thread;
-    for (; pack + (kInFlight - 1) * kThreads < row.cut.packs; pack += kInFlight * kThreads) {
-        C values[kInFlight][N];
+    for (; pack + (kAhead - 1) * kThreads < row.cut.packs; pack += kAhead * kThreads) {
+        C values[kAhead][N];
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k) row.reader.pack(row.cut.pack_column(pack + k * kThreads), values[k]);
+        for (int k = 0; k < kAhead; ++k) row.reader.pack(row.cut.pack_column(pack + k * kThreads), values[k]);
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k) visit(row.cut.pack_column(pack + k * kThreads), values[k]);
+        for (int k = 0; k < kAhead; ++k) visit(row.cut.pack_column(pack + k * kThreads), values[k]);
     }
     for (; pack < row.cut.packs; pack += kThreads) {
         C values[N];

@@ -82,8 +82,9 @@ struct TilePart {
     }
 };
 
+// One block at least: told no number, ptxas spills doubles to make room for another.
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads)
+__global__ void __launch_bounds__(kShape.threads, 1)
     strided(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;
