@@ -352,4 +352,4 @@ def test_bench_passes_its_options_on(tmp_path, monkeypatch):
     options = ["--cells", "softmax-*, sum-*", "--against", "torch,numpy", "--json", tmp_path / "f"]
     result = invoke("bench", "--quick", *options)
     assert result.exit_code == 3
-    assert seen == [(True, ["softmax-*", "sum-*"], ["torch", "numpy"], tmp_path / "f", None, None, None)]
+    assert seen == [(True, ["softmax-*", "sum-*"], ["torch", "numpy"], tmp_path / "f", None, None, None, "cpu")]

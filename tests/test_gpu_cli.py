@@ -85,3 +85,54 @@ def test_doctor_without_a_driver(tmp_path):
 def test_doctor_names_what_is_missing_of_the_compiler(monkeypatch):
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "cuda-core" else "1.0")
     assert doctor._compiler() == "cuda-core missing; only needed for arrays on a GPU: pip install 'onepass[cuda]'"
+
+
+# A shape for each tier and the words its explanation has to have: where a row waits, how wide accesses are, how a GPU
+# is filled, what the floor is.
+EXPLAINED = {
+    "128x2048": ("block", "in registers", "packs of 4"),
+    "49152x1024": ("warp", "32 lanes per row, 8 x packs of 4", "read once, and no barrier"),
+    "49152x33": ("warp", "one element", "short rows off the boundaries"),
+    "128x32728": ("block", "1024 per row", "fits the registers of a block"),
+    "8192x40000": ("block_smem", "160000 bytes of shared memory", "takes 160000 of the 232448 bytes"),
+    "128x65536": ("online", "2 reads", "a block has 232448: it is read twice"),
+    "4096x50257 --dtype bfloat16": ("block_smem", "head and tail peeled", "start off pack boundaries"),
+    "32x256x56x56 --dim 1": ("strided", "tiles of 32 rows", "read once"),
+    "2x128256x16 --dim 1": ("strided", "kept nowhere, 2 reads", "read twice"),
+    "32768x4096 --op sum --dtype bfloat16": ("block", "read once", "shared out among 256 threads"),
+}
+
+
+@pytest.mark.parametrize("arguments", EXPLAINED)
+def test_explain_for_a_gpu_that_is_elsewhere(arguments):
+    text = invoke("explain", "--device", "h200", "--shape", *arguments.split())
+    assert f"plan       {EXPLAINED[arguments][0]}: " in text
+    for words in (
+        *EXPLAINED[arguments],
+        "H200, sm_90a",
+        "  why ",
+        " on a multiprocessor at most",
+        "at the speed of a copy",
+    ):
+        assert words in text
+
+
+def test_explain_reads_the_gpu_that_is_here(stub):
+    launch.read_device.cache_clear()
+    text = invoke("explain", "--device", "cuda:1", "--shape", "128x2048")
+    launch.read_device.cache_clear()
+    assert "H200, sm_90a" in text
+    for device in ("cuda:x", "tpu"):
+        result = CliRunner().invoke(cli.app, ["explain", "--shape", "2x3", "--device", device])
+        assert result.exit_code == 2
+        assert device in result.output
+
+
+def test_explain_without_a_driver():
+    code = """
+from typer.testing import CliRunner
+from onepass import cli
+result = CliRunner().invoke(cli.app, ["explain", "--shape", "2x3", "--device", "cuda"])
+print(result.exit_code, "no NVIDIA driver" in result.output)
+"""
+    assert run_python(code, env={"ONEPASS_LIBCUDA": "/nowhere/libcuda.so"}) == "1 True\n"

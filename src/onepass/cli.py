@@ -103,8 +103,11 @@ def explain(
     dtype: Annotated[DType, typer.Option(help="Type of the input.")] = "float32",
     dim: Annotated[str, typer.Option(help="An int, several (0,1), or 'all'.")] = "-1",
     op: Annotated[Op, typer.Option(help="The operation.")] = "softmax",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, or a GPU by name: a100, l4, rtx4090, h100, h200, b200, rtx5090.")
+    ] = "cpu",
 ) -> None:
-    """Say how a problem would be computed here, and why."""
+    """Say how a problem would be computed, here or on a GPU elsewhere, and why."""
     with _failures():
         if not re.fullmatch(r"\d+([x,]\d+)*", shape):
             raise UsageError(f"--shape {shape!r}: expected sizes such as 128x262144")
@@ -112,9 +115,12 @@ def explain(
         try:
             sizes = tuple(int(n) for n in re.split("[x,]", shape))
             one = dims[0] if dims is not None and len(dims) == 1 else dims
-            typer.echo(str(onepass.explain(op, sizes, dtype=FLOATS[dtype], dim=one)))
+            typer.echo(str(onepass.explain(op, sizes, dtype=FLOATS[dtype], dim=one, device=device)))
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from error
+        except RuntimeError as error:  # a GPU that is not here
+            typer.echo(f"onepass: error: {error}", err=True)
+            raise typer.Exit(1) from error
 
 
 @app.command()

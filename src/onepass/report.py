@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _engine
+from .arrays import as_input
 from .call import problem_of
 from .machine import Machine, this_machine
 from .plan import CpuPlan, make_plan
 from .problem import Problem
+
+if TYPE_CHECKING:
+    from .cuda.device import Device
+    from .cuda.kernel_plan import CudaPlan
 
 
 def _amount(n: int) -> str:
@@ -26,8 +31,8 @@ class Report:
     """A problem, its plan and the bytes both imply. Prints as a few lines; equal for equal problems and machines."""
 
     problem: Problem
-    plan: CpuPlan
-    machine: Machine
+    plan: CpuPlan | CudaPlan
+    machine: Machine | Device
 
     @property
     def floor_bytes(self) -> int:
@@ -46,15 +51,46 @@ class Report:
         fraction = self.floor_bytes / self.moved_bytes if self.moved_bytes else 1.0
         lines = [
             f"{p.op} of shape {p.shape}, {p.dtype} -> {p.result_dtype}, dim {dims}: {layout}",
-            f"  machine    {self.machine.processor}, {self.machine.isa}, "
-            f"L2 {_amount(self.machine.l2_bytes)}, L3 {_amount(self.machine.l3_bytes)}",
+            f"  machine    {_machine(self.machine)}",
             f"  plan       {plan}",
             *(f"  why        {line}" for line in plan.why),
-            f"  floor      {_amount(self.floor_bytes)}: each element in once, each result out once",
+            *(f"  launch     {line}" for line in _launch(self.plan, self.machine)),
+            f"  floor      {_amount(self.floor_bytes)}: each element in once, each result out once"
+            f"{_time(self.floor_bytes, self.machine)}",
             f"  moved      {_amount(self.moved_bytes)}: {plan.reads} read{'s' * (plan.reads > 1)} "
             f"and one write, {fraction:.0%} of the floor's speed at best",
         ]
         return "\n".join(lines)
+
+
+def _machine(machine: Machine | Device) -> str:
+    if isinstance(machine, Machine):
+        caches = f"L2 {_amount(machine.l2_bytes)}, L3 {_amount(machine.l3_bytes)}"
+        return f"{machine.processor}, {machine.isa}, {caches}"
+    return (
+        f"{machine.name}, sm_{machine.architecture}, {machine.multiprocessors} multiprocessors, "
+        f"L2 {_amount(machine.l2_bytes)}, a copy at {machine.bandwidth:.0f} GB/s ({machine.bandwidth_is})"
+    )
+
+
+def _launch(plan: CpuPlan | CudaPlan, machine: Machine | Device) -> list[str]:
+    """How a plan fills a GPU. Registers are known once the kernel is compiled, and may leave room for fewer."""
+    if isinstance(plan, CpuPlan) or isinstance(machine, Machine):
+        return []
+    resident = plan.resident(machine)
+    blocks = plan.blocks(resident, machine.multiprocessors)
+    at_once = resident * machine.multiprocessors
+    share = f"{resident * plan.threads / machine.max_threads:.0%} of the threads a multiprocessor has"
+    filled = f"{blocks / at_once:.3g} waves of {at_once}"
+    count = f"{blocks} block{'s' * (blocks != 1)} of {plan.threads} threads"
+    return [f"{count}, {filled}: {resident} on a multiprocessor at most, {share}"]
+
+
+def _time(floor_bytes: int, machine: Machine | Device) -> str:
+    if isinstance(machine, Machine):
+        return ""
+    microseconds = floor_bytes / machine.bandwidth / 1e3
+    return f", {microseconds:.{0 if microseconds >= 100 else 1}f} us at the speed of a copy"
 
 
 def explain(op: str, x_or_shape: Any, dtype: Any = None, dim: Any = -1, device: Any = None) -> Report:
@@ -66,6 +102,8 @@ def explain(op: str, x_or_shape: Any, dtype: Any = None, dim: Any = -1, device: 
     (128, 262144)
     >>> report.floor_bytes == 2 * 128 * 262144 * 4
     True
+    >>> onepass.explain("softmax", (49152, 1024), device="h200").plan.algorithm
+    'warp'
 
     Parameters
     ----------
@@ -73,14 +111,50 @@ def explain(op: str, x_or_shape: Any, dtype: Any = None, dim: Any = -1, device: 
     x_or_shape : an array, or the shape of a contiguous one
     dtype : dtype of the result; with a shape also that of the input, float32 by default
     dim : as in the operation
-    device : None or "cpu"
+    device : "cpu", "cuda" or "cuda:1" for a GPU of this machine, or a GPU by its name, which need not be here: "a100",
+        "l4", "rtx4090", "h100", "h200", "b200", "rtx5090". By default where the array is; for a shape, the CPU
 
     Returns a Report: printable, comparable, with .problem, .plan, .floor_bytes and .moved_bytes.
 
-    Raises ValueError or TypeError for arguments that the operation would refuse.
+    Raises ValueError or TypeError for arguments that the operation would refuse; onepass.cuda.CudaError for a GPU that
+    is not here.
     """
-    if device not in (None, "cpu"):
-        raise ValueError(f"explain: device {device!r} is not known; this version plans for 'cpu'")
     problem = problem_of(op, x_or_shape, dtype, dim)
-    machine = this_machine()
-    return Report(problem, make_plan(problem, machine, _engine.get_num_threads()), machine)
+    address, ordinal = _place(op, x_or_shape)
+    gpu = _gpu(device, ordinal)
+    if gpu is None:
+        machine = this_machine()
+        return Report(problem, make_plan(problem, machine, _engine.get_num_threads()), machine)
+    from .cuda.plan import make_cuda_plan
+
+    return Report(problem, make_cuda_plan(problem, gpu, addresses=(address, 0)), gpu)
+
+
+def _place(op: str, x_or_shape: Any) -> tuple[int, int | None]:
+    """Where an array is: its address, and the GPU's number. A shape stands for a fresh array."""
+    if isinstance(x_or_shape, (tuple, list)):
+        return 0, None
+    source = as_input(op, x_or_shape, None)
+    return source.address, source.device
+
+
+def _gpu(device: Any, ordinal: int | None) -> Device | None:
+    """The GPU that is meant, None for the CPU."""
+    if device is None:
+        device = "cpu" if ordinal is None else f"cuda:{ordinal}"
+    name = str(device)
+    if name == "cpu":
+        return None
+    kind, _, number = name.partition(":")
+    if kind != "cuda":
+        from .cuda.device import by_name
+
+        try:
+            return by_name(name)
+        except ValueError as error:
+            raise ValueError(f"explain: {error}, cpu, cuda or cuda:1") from error
+    if not (number or "0").isdigit():
+        raise ValueError(f"explain: device {name!r} is not known; expected cpu, cuda, cuda:1 or the name of a GPU")
+    from .cuda.launch import read_device
+
+    return read_device(int(number or 0))

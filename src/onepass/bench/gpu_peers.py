@@ -146,6 +146,7 @@ def bounds(data: GpuData) -> list[GpuContender]:
     """What no contender can beat: a copy of the same bytes by torch, and a kernel that does nothing."""
     torch = importlib.import_module("torch")
     x, cell = data.x, data.cell
+    _engine.register_exchange_type(type(x))
     target = data.out if cell.op not in REDUCTIONS else torch.empty_like(x)
     found = [GpuContender("copy", "copy", "out.copy_(x)", lambda: target.copy_(x), 2 * cell.input_bytes)]
     empty = bound_empty_kernel(x.device.index)

@@ -25,7 +25,7 @@ from onepass.cuda.launch import read_device
 
 FULL = GpuEffort(rounds=11, most_rounds=60, seconds=0.5)
 QUICK = GpuEffort(rounds=5, most_rounds=10, seconds=0.1)
-_HOST_EFFORT = timing.Effort(rounds=9, most_rounds=9, window_seconds=0.02)
+_HOST_EFFORT = timing.Effort(rounds=41, most_rounds=41, window_seconds=0.01)
 
 
 class GpuVerifier(Verifier):

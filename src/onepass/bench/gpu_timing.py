@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from onepass.bench.timing import Timing, Window
 
 _WARM_UPS = 3
+_CYCLES_PER_SECOND = 2e9  # of a GPU's clock, or more
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def interleave(
 ) -> dict[str, Timing]:
     """Time every contender once per round, in a new random order each round. Results are dropped at once.
 
-    The flush keeps the GPU busy while the host makes the call, so that what is measured is the GPU's work alone.
+    The GPU is kept busy until the host has made the call, so that what is measured is the GPU's work alone.
     """
     torch = importlib.import_module("torch")
     order = random.Random(seed)
@@ -46,8 +48,9 @@ def interleave(
     def event() -> Any:
         return torch.cuda.Event(enable_timing=True)
 
-    def measure(call: Callable[[], Any]) -> tuple[Any, Any]:
+    def measure(call: Callable[[], Any], host_seconds: float) -> tuple[Any, Any]:
         begin, end = event(), event()
+        torch.cuda._sleep(int(2 * host_seconds * _CYCLES_PER_SECOND))
         flush()
         begin.record()
         call()
@@ -55,16 +58,21 @@ def interleave(
         return begin, end
 
     total = 0.0
-    for call in calls.values():
+    host: dict[str, float] = {}
+    for name, call in calls.items():
         for _ in range(_WARM_UPS):
-            begin, end = measure(call)
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            call()
+            host[name] = time.perf_counter() - began
+        begin, end = measure(call, host[name])
         torch.cuda.synchronize()
         total += begin.elapsed_time(end) / 1e3
     rounds = min(effort.most_rounds, max(effort.rounds, round(effort.seconds / max(total, 1e-6))))
     pairs: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name in order.sample(sorted(calls), len(calls)):
-            pairs[name].append(measure(calls[name]))
+            pairs[name].append(measure(calls[name], host[name]))
         torch.cuda.synchronize()
     return {
         name: Timing(tuple(Window(begin.elapsed_time(end) / 1e3, 1, None, False) for begin, end in mine))

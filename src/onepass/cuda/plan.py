@@ -34,8 +34,8 @@ _WARP_REDUCE_PACKS = 32 * 8
 _WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
 _LOOP_THREADS = 512
 # A multiprocessor that has one block to run wants it large. Measured on an H100: online of 128 rows of 65536 to 1048576
-# float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time, 1.18x,
-# but 0.72x to 0.74x where several fit; strided, 2x128256x16 float32, 2.3x over 256.
+# float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time,
+# 1.18x, but 0.72x to 0.74x where several fit; strided, 2x128256x16 float32, 2.3x over 256.
 _LONE_THREADS = 1024
 _SEED_THREADS = 256  # the textbook kernel's
 # Bytes across a tile of a strided problem, widest first; 32 is what memory fetches at least.

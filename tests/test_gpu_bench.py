@@ -1,0 +1,79 @@
+"""The benchmark's GPU half, as far as it goes without a GPU: its registry, its verification, its picture."""
+
+import io
+from dataclasses import asdict
+
+import pytest
+
+from onepass.bench import report, run
+from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
+from onepass.bench.gpu_peers import GPU_PEERS, GpuData
+from onepass.bench.gpu_plot import draw
+from onepass.bench.gpu_run import GpuVerifier
+from onepass.bench.results import CellReport, Outcome
+from onepass.bench.timing import Timing, Window
+from onepass.bench.verify import WrongResult
+from onepass.cuda.device import by_name
+from onepass.cuda.plan import make_cuda_plan
+from onepass.problem import make_problem, normalize_dims
+
+torch = pytest.importorskip("torch")
+
+
+def test_every_cell_has_its_own_name_and_a_plan_for_every_variant():
+    assert len({cell.name for cell in GPU_CELLS}) == len(GPU_CELLS)
+    for cell in GPU_CELLS:
+        assert cell.why
+        problem = make_problem(cell.op, cell.dtype, cell.shape, normalize_dims(cell.op, cell.dim, cell.shape))
+        for variant in cell.variants:
+            for device in ("h100", "h200"):
+                plan = make_cuda_plan(
+                    problem, by_name(device), variant.algorithm, addresses=(0, 0), tuning=variant.tuning
+                )
+                assert plan.algorithm == variant.algorithm
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "amax"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_verifier_passes_torch_and_nothing_else(op, dtype):
+    cell = GpuCell("made up", op, (50, 30, 8), "a test", dim=1, dtype=dtype)
+    x = torch.randn(cell.shape, dtype=getattr(torch, dtype))
+    good = getattr(torch, op)(x.double(), dim=1).to(x.dtype)
+    verifier = GpuVerifier(GpuData(cell, x, torch.empty_like(good)))
+    assert verifier.error(good) <= verifier.tolerance
+    for broken in (torch.full_like(good, float("nan")), good.double(), good[:-1]):
+        with pytest.raises(WrongResult):
+            verifier.error(broken)
+    assert verifier.error(good * 1.1 + 0.1) > verifier.tolerance
+
+
+def test_a_device_that_is_unknown_or_not_here(monkeypatch, capsys):
+    with pytest.raises(ValueError, match="tpu"):
+        run.suite("tpu")
+    assert run.run_benchmark(device="tpu") == 2
+    monkeypatch.setattr("onepass.bench.gpu_run.describe", lambda _: (_ for _ in ()).throw(RuntimeError("no driver")))
+    assert run.run_benchmark(device="cuda") == 1
+    assert "no driver" in capsys.readouterr().err
+
+
+def test_the_picture():
+    def outcome(peer, mode, seconds):
+        timing = Timing((Window(seconds, 1, None, False),) * 3)
+        return Outcome(peer, peer, mode, "", 1000, "ok", timing=timing)
+
+    reports = [
+        CellReport(
+            GpuCell(group, "softmax", (8, n), "a test"),
+            "torch",
+            "warp",
+            1.0,
+            (outcome("copy", "copy", 1e-6), outcome("onepass", "out", 1e-6), outcome("pack 2", "out", 2e-6)),
+        )
+        for group in ("seeds", "ablation", "calls")
+        for n in (32, 64)
+    ]
+    gpu = {**asdict(by_name("h200")), "driver": "CUDA 13.0"}
+    document = report.document(reports, list(GPU_PEERS.values()), {"threads": 1}, gpu)
+    stream = io.BytesIO()
+    draw(document, stream, "png")
+    assert stream.getvalue().startswith(b"\x89PNG")
