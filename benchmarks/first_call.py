@@ -1,5 +1,5 @@
-"""What first calls on a GPU cost: the first ever, the first of a new process with a warm cache, and of 16 processes that
-start at once on an empty cache.
+"""What first calls on a GPU cost: the first ever, the first of a new process that finds its kernel in the cache, and
+those of 16 processes that start at once on an empty cache.
 
     python benchmarks/first_call.py [--json F]
 
@@ -18,7 +18,7 @@ _PROCESSES = 16
 _CHILD = """
 import sys, time
 import torch
-import onepass
+import onepass.cuda
 x = torch.randn(128, 2048, device="cuda")
 torch.softmax(x, -1)
 torch.cuda.synchronize()

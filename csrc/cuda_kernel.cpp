@@ -8,8 +8,9 @@
 namespace onepass::cuda {
 namespace {
 
-constexpr int kMultiprocessorCount = 16;  // of CUdevice_attribute
-constexpr int kPortableCluster = 8;       // blocks; more has to be allowed first
+constexpr int kMultiprocessorCount = 16;     // of CUdevice_attribute
+constexpr int kPortableCluster = 8;          // blocks; more has to be allowed first
+constexpr unsigned kFreeShared = 48u << 10;  // static and dynamic together: what every kernel may have unasked
 constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
 
 // What a first call does is forbidden while any thread captures a graph, unless it says that it is not part of it.
@@ -43,6 +44,7 @@ Kernel::Kernel(int ordinal, const std::string& cubin, const std::string& symbol)
     PyEval_RestoreThread(released);
     check(loaded, "load a kernel onto the GPU");
     check(d.get_function(&function_, module_, symbol.c_str()), "find a kernel in its module");
+    allowed_shared_ = kFreeShared - static_cast<unsigned>(attribute(FunctionAttribute::static_shared_bytes));
     std::size_t offset = 0;
     if (d.parameter_info)
         check(d.parameter_info(function_, 0, &offset, &parameter_bytes_), "ask for a kernel's argument");

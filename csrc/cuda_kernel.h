@@ -31,7 +31,7 @@ class Kernel {
     Module module_;
     Function function_;
     std::size_t parameter_bytes_ = 0;
-    unsigned allowed_shared_ = 48u << 10;  // what every kernel may have
+    unsigned allowed_shared_;  // dynamic
 };
 
 // The shape of a launch, as a plan has it.

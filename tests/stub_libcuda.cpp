@@ -65,7 +65,7 @@ int device_attribute(int attribute) {
         case 16: return 132;       // MULTIPROCESSOR_COUNT
         case 36: return 3201000;   // MEMORY_CLOCK_RATE, kHz
         case 37: return 6144;      // GLOBAL_MEMORY_BUS_WIDTH
-        case 38: return 50 << 20;  // L2_CACHE_SIZE
+        case 38: return 60 << 20;  // L2_CACHE_SIZE
         case 39: return 2048;      // MAX_THREADS_PER_MULTIPROCESSOR
         case 75: return 9;         // COMPUTE_CAPABILITY_MAJOR
         case 76: return 0;         // COMPUTE_CAPABILITY_MINOR
@@ -218,7 +218,10 @@ API int cuModuleGetFunction(std::uint64_t* function, std::uint64_t, const char* 
     return *name ? enter("cuModuleGetFunction") : 500;
 }
 API int cuFuncGetAttribute(int* value, int attribute, std::uint64_t) {
-    *value = attribute == 4 ? 40 : attribute == 0 ? 1024 : 0;  // registers, threads
+    *value = attribute == 4   ? 40
+             : attribute == 0 ? 1024
+             : attribute == 1 ? 512
+                              : 0;  // registers, threads, static shared
     return enter("cuFuncGetAttribute");
 }
 API int cuFuncSetAttribute(std::uint64_t function, int attribute, int value) {

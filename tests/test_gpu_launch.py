@@ -174,6 +174,14 @@ def test_shared_memory_beyond_48_kib_is_asked_for_once(stub, kernel, array):
     assert stub.function_attribute(stub.launched.function, 8) == 200_000
 
 
+def test_what_needs_no_asking_is_static_and_dynamic_memory_together(stub, kernel):
+    assert kernel.static_shared_bytes == 512
+    bind(kernel, shared_bytes=(48 << 10) - 512)
+    assert "cuFuncSetAttribute" not in stub.calls
+    bind(kernel, shared_bytes=48 << 10)
+    assert stub.calls.count("cuFuncSetAttribute") == 1
+
+
 def test_attributes_of_a_kernel(kernel):
     assert (kernel.ordinal, kernel.registers, kernel.local_bytes, kernel.max_threads) == (0, 40, 0, 1024)
 

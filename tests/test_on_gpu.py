@@ -355,6 +355,13 @@ os._exit(0)
     assert printed == "CUDA_ERROR_ILLEGAL_ADDRESS True\n[0.25, 0.25, 0.25, 0.25]\n"
 
 
+def test_rows_of_exactly_48_kib_in_shared_memory(torch):
+    """More than a kernel has unasked, together with what its reduction takes."""
+    x = to_gpu(random_array((300, 12288), "float32", sigma=3))
+    y = onepass.softmax(x, algorithm="block_smem")
+    check("softmax", y, x, -1, "float32")
+
+
 def test_large_magnitudes(torch):
     """Rows far from 0, where x * log2(e) would overflow or lose its fraction, and rows of wide spread."""
     for scale, shift in ((1e30, 0), (40, 0), (1, 1e6), (1, -3e4)):

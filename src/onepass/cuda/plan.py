@@ -21,7 +21,8 @@ _ACCESS_BYTES = 16
 # Elements that a thread may hold of a row, in registers of 32 bits: a lane of a group ... (modelled: 32 values and what
 # exponentials need leave 48 warps on a multiprocessor)
 _WARP_REGISTERS = 32
-# ... or a thread of a block; from 512 threads on it may be the larger number, as 1024 threads may have 64 registers.
+# ... or a thread of a block; the larger number where 1024 threads are not enough otherwise, and where nothing is
+# written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
 _BLOCK_REGISTERS = 16
 _MOST_BLOCK_REGISTERS = 32
 # What `algorithm=` and tuning may ask for.
@@ -35,15 +36,16 @@ _WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
 _LOOP_THREADS = 512
 # A multiprocessor that has one block to run wants it large. Measured on an H100: online of 128 rows of 65536 to 1048576
 # float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time,
-# 1.18x, but 0.72x to 0.74x where several fit; strided, 2x128256x16 float32, 2.3x over 256.
+# 1.18x, but 0.72x to 0.74x where several fit; strided tiles, 2x128256x16 float32, 2.3x over 256.
 _LONE_THREADS = 1024
 _SEED_THREADS = 256  # the textbook kernel's
 # Bytes across a tile of a strided problem, widest first; 32 is what memory fetches at least.
 _TILE_BYTES = (128, 64, 32)
 # A thread of a tile has at least this many steps, where rows are long enough: their loads are in flight together.
 _STEPS_PER_THREAD = 4
-# Tiles in shared memory take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for
-# all, 1.1x (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16); none lost more than 1%.
+# Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
+# (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16), 1.2x for the sum of 32x256x56x56; none lost
+# more than 1%.
 _TILE_THREADS_PER_MULTIPROCESSOR = 1024
 _FEWEST_TILE_THREADS = 64
 # Addresses are known modulo this many bytes.
@@ -227,7 +229,8 @@ def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
 def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
     tuning = choice.tuning
     threads = tuning.threads or 64
-    per_thread = max(1, _BLOCK_REGISTERS // choice.registers_per_element // pack)
+    held = _BLOCK_REGISTERS if choice.elementwise else _MOST_BLOCK_REGISTERS
+    per_thread = max(1, held // choice.registers_per_element // pack)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
     per_thread = -(-packs // threads)
@@ -428,7 +431,10 @@ def _tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
         across, threads, needed = cut(_TILE_BYTES[-1], _LOOP_THREADS)
         if needed <= device.shared_per_block:
             return across, threads, True
-    across, threads, _ = cut(_TILE_BYTES[0], 256)
-    if -(-choice.problem.rows // (across * pack)) <= device.multiprocessors:
-        across, threads, _ = cut(_TILE_BYTES[0], _LONE_THREADS)
+    across, _, _ = cut(_TILE_BYTES[0], _WARP_THREADS)
+    tiles = -(-choice.problem.rows // (across * pack))
+    wanted = _ceil_power(_TILE_THREADS_PER_MULTIPROCESSOR * device.multiprocessors // max(1, tiles))
+    # 1024 threads have 64 registers each: too few for wide tiles of running maxima and sums.
+    most = _LONE_THREADS if choice.registers_per_element == 1 and pack <= 4 else _LOOP_THREADS
+    across, threads, _ = cut(_TILE_BYTES[0], min(most, max(_WARP_THREADS, wanted)))
     return across, threads, False

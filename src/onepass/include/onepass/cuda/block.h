@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kShape.threads) block(const __grid_constant__ 
     Reduce reduce(scratch);
 
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::template at<Use::once>(job, r);
+        const auto row = Rows::at(job, r);
         Held<C, kShape.threads, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held;
         held.load(row.reader, row.cut, threadIdx.x);
         const C max = reduce(held.reduce(Max()), Max());

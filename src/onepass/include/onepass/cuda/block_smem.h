@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kShape.threads)
     Reduce reduce(scratch);
 
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::template at<Use::once>(job, r);
+        const auto row = Rows::at(job, r);
         const KeptRow<Kept, C, typename Rows::RowCut> kept{{reinterpret_cast<Kept*>(memory), row.cut}, row.cut};
 
         C max = -kInfinity<C>;

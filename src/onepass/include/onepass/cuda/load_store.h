@@ -50,7 +50,7 @@ inline constexpr bool kMasks = requires { requires Load::kMasks; };
 // ---- one row in memory ----
 
 // The row's elements as values of type C. kWide: its packs lie on pack boundaries.
-template <class In, class C, class Load, Use kUse, bool kWide>
+template <class In, class C, class Load, bool kWide>
 struct Reader {
     const In* x;
     int64 row;
@@ -61,7 +61,7 @@ struct Reader {
     template <int N>
     __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
         if constexpr (kWide) {
-            const auto from = load_pack<kUse, N>(x + column);
+            const auto from = load_pack<N>(x + column);
 #pragma unroll
             for (int i = 0; i < N; ++i) to[i] = load(widen<C>(from.at[i]), row, column + i);
         } else {

@@ -60,8 +60,9 @@ __device__ __forceinline__ Sum<C> anchored(RowState<C> total, const Exponential<
     }
 }
 
+// One block at least: told no number, ptxas spills to make room for another.
 template <class Op, class In, class Out, Online kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads) online(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
+__global__ void __launch_bounds__(kShape.threads, 1) online(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
     using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using Reduce = BlockReduce<kShape.threads>;
     constexpr int T = kShape.threads;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kShape.threads) online(const __grid_constant__
     Reduce reduce(scratch);
 
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::template at<Op::kElementwise ? Use::again : Use::once>(job, r);
+        const auto row = Rows::at(job, r);
         OnlineState<typename Rows::V> mine;
         for_each<T, N>(row, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
         const auto total = settled(reduce(mine.state(), Merge()));

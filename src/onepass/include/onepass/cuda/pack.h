@@ -46,19 +46,15 @@ struct Pack {
     };
 };
 
-// How a row's bytes should be treated by the caches on the way.
-enum class Use {
-    once,   // streamed: the first to be evicted
-    again,  // will be read again soon
-};
-
-template <Use kUse, int N, class T>
+// Loads ask for nothing special: streamed past the caches (ld.global.cs), warps that follow each other through a row
+// lost 1% to 4% on an H100, and rows on their way to shared memory 16%.
+template <int N, class T>
 __device__ __forceinline__ auto load_pack(const T* from) {
     using P = Pack<T, N>;
     typename P::Words words;
     const auto* source = reinterpret_cast<const typename P::Word*>(from);
 #pragma unroll
-    for (int i = 0; i < P::kWords; ++i) words.at[i] = kUse == Use::once ? __ldcs(source + i) : __ldca(source + i);
+    for (int i = 0; i < P::kWords; ++i) words.at[i] = __ldca(source + i);
     return __builtin_bit_cast(typename P::Elements, words);
 }
 

@@ -19,17 +19,15 @@ struct Rows {
     using RowCut = Cut<N, kAlignment>;
     using RowJob = Job<kAxes, Load, Store>;
 
-    template <Use kUse>
     struct Row {
-        Reader<In, C, Load, kUse, kAlignment != Alignment::apart> reader;
+        Reader<In, C, Load, kAlignment != Alignment::apart> reader;
         Writer<Out, C, Store> writer;
         RowCut cut;
     };
 
     // Stores must be aligned: one that straddles a boundary costs memory traffic, a load that does costs a look-up in
     // the first cache. So rows are cut by their result if that is a row.
-    template <Use kUse>
-    static __device__ __forceinline__ Row<kUse> at(const RowJob& job, int64 row) {
+    static __device__ __forceinline__ Row at(const RowJob& job, int64 row) {
         const Offset offset = job.template offset_of<0, kAxes>(row);
         const In* x = static_cast<const In*>(job.x) + offset.x;
         Out* y = static_cast<Out*>(job.y) + offset.y;

@@ -33,12 +33,12 @@ __global__ void __launch_bounds__(kShape.threads)
         const int64 r = block_row + group;
         auto state = Op::template identity<typename Rows::C>();
         if (r < job.rows) {
-            for_each<kShape.lanes, kShape.pack>(Rows::template at<Use::once>(job, r), lane,
+            for_each<kShape.lanes, kShape.pack>(Rows::at(job, r), lane,
                                                 [&](int64, auto& values) { Op::push(state, values); });
         }
         state = reduce_lanes<kShape.lanes>(state, typename Op::Combine());
         if (r < job.rows && lane == 0) {
-            Rows::template at<Use::once>(job, r).writer.one(0, Op::finish(state, job.length));
+            Rows::at(job, r).writer.one(0, Op::finish(state, job.length));
         }
     }
 }
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kShape.threads)
     Reduce reduce(scratch);
 
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::template at<Use::once>(job, r);
+        const auto row = Rows::at(job, r);
         auto state = Op::template identity<typename Rows::C>();
         for_each<kShape.threads, kShape.pack>(row, threadIdx.x, [&](int64, auto& values) { Op::push(state, values); });
         state = reduce(state, typename Op::Combine());

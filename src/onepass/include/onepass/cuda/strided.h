@@ -48,9 +48,8 @@ struct TilePart {
         return {start.x + along.x, start.y + along.y};
     }
 
-    template <Use kUse>
     __device__ __forceinline__ void load(int64 step, C (&to)[N]) const {
-        const auto from = load_pack<kUse, N>(static_cast<const In*>(job.x) + offset_of(step).x);
+        const auto from = load_pack<N>(static_cast<const In*>(job.x) + offset_of(step).x);
 #pragma unroll
         for (int i = 0; i < N; ++i) to[i] = job.load()(widen<C>(from.at[i]), row + i, step);
     }
@@ -82,9 +81,9 @@ struct TilePart {
     }
 };
 
-// One block at least: told no number, ptxas spills doubles to make room for another.
+// Doubles, one block at least: told no number, ptxas spills them to make room for another.
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads, 1)
+__global__ void __launch_bounds__(kShape.threads, kSame<Compute<In, Out>, double>)
     strided(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;
@@ -104,9 +103,7 @@ __global__ void __launch_bounds__(kShape.threads, 1)
         C max[N];
         Sum<C> sum[N];
         // A thread reads back only what it has written itself: no barrier.
-        const auto from_memory = [&](int64 step, C(&to)[N]) {
-            part.template load<kShape.staged ? Use::once : Use::again>(step, to);
-        };
+        const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
         const auto from_tile = [&](int64 step, C(&to)[N]) {
             const auto kept = load_shared<N>(tile_memory + step * Part::kTileRows);
 #pragma unroll
@@ -201,7 +198,7 @@ __global__ void __launch_bounds__(kShape.threads)
         State state[N];
 #pragma unroll
         for (State& s : state) s = Op::template identity<C>();
-        part.for_each_step([&](int64 step, C(&to)[N]) { part.template load<Use::once>(step, to); },
+        part.for_each_step([&](int64 step, C(&to)[N]) { part.load(step, to); },
                            [&](int64, C(&x)[N]) {
 #pragma unroll
                                for (int i = 0; i < N; ++i) {

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kShape.threads)
     Reduce reduce(scratch);
 
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::template at<Use::again>(job, r);
+        const auto row = Rows::at(job, r);
 
         C max = -kInfinity<C>;
         for_each<T, N>(row, threadIdx.x, [&](int64, auto& values) {

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
     for (int64 block_row = static_cast<int64>(blockIdx.x) * kGroups * R; block_row < job.rows;
          block_row += static_cast<int64>(gridDim.x) * kGroups * R) {
         const int64 first = block_row + group * R;
-        typename Rows::template Row<Use::once> row[R];
+        typename Rows::Row row[R];
         Held<C, kShape.lanes, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held[R];
         C max[R];
         Sum<C> sum[R];
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             if (first + r < job.rows) {
-                row[r] = Rows::template at<Use::once>(job, first + r);
+                row[r] = Rows::at(job, first + r);
                 held[r].load(row[r].reader, row[r].cut, lane);
             } else {
                 held[r].fill(-kInfinity<C>);
