@@ -148,7 +148,7 @@ struct Fetch {
 // The sum of exp_anchored over the span. `keep`, if not null, receives the exponentials. kWide sums in float64
 // throughout: the sum of a row with one dominant element keeps what the others add.
 template <bool kWide, bool kKeep, bool kShifted, class T, class Beside, class C = Compute<T>>
-inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor, C* keep, Beside&& beside) {
+ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Anchor<Vec<C>, kShifted> anchor, C* keep, Beside&& beside) {
     constexpr bool kDirect = kWide || sizeof(C) == 8;
     WideSum<C> total;
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock<C>) {
