@@ -285,6 +285,7 @@ template <class C>
 struct Scale {
     Vec<C> high;
     Vec<C> low;
+    Scale() = default;
     explicit Scale(double sum) {
         const double scale = 1.0 / sum;
         high = Vec<C>(static_cast<C>(scale));
@@ -297,7 +298,7 @@ struct Scale {
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
 template <class T, class RowOp>
 struct Applied {
-    const T* x;
+    const T* x = nullptr;
     RowOp op;
     const T* next = nullptr;  // what will be read after this: fetched meanwhile
     ONEPASS_INLINE auto operator()(std::int64_t i) const {
@@ -351,6 +352,7 @@ class Emitter {
     static constexpr std::int64_t kLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
 
    public:
+    Emitter() = default;  // of nothing
     Emitter(T* y, std::int64_t n, bool past_cache, const Source& value, Carry* carry = nullptr)
         : y_(y), n_(n), value_(value) {
         const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
@@ -407,11 +409,11 @@ class Emitter {
         i_ = end;
     }
 
-    T* y_;
-    std::int64_t n_;
+    T* y_ = nullptr;
+    std::int64_t n_ = 0;
     Source value_;
     std::int64_t i_ = 0;
-    bool past_cache_;
+    bool past_cache_ = false;
     Carry* carry_ = nullptr;
 };
 
