@@ -1,9 +1,9 @@
 // The exponential of a softmax, without the rounding of x - max.
 //
-// exp(x) = 2^n * exp(r), n a multiple of 1 / kSteps next to x * log2e, r = x - n * ln2, and dividing by 2^k, k the row's
-// exponent, only changes n by an integer. So the maximum is never subtracted from x, and exp keeps its full accuracy however far x lies below
-// the maximum; subtracting first costs up to half an ULP of the difference, 32 ULP of the result 64 below the maximum.
-// Changing k by merging two partial sums is exact for the same reason.
+// exp(x) = 2^n * exp(r), n a multiple of 1 / kSteps next to x * log2e, r = x - n * ln2, and dividing by 2^k, k the
+// row's exponent, only changes n by an integer. So the maximum is never subtracted from x, and exp keeps its full
+// accuracy however far x lies below the maximum; subtracting first costs up to half an ULP of the difference, 32 ULP of
+// the result 64 below the maximum. Changing k by merging two partial sums is exact for the same reason.
 //
 // A row whose maximum is beyond kShiftLimit has it subtracted first (Anchor::shift). By then the subtraction is exact
 // for every x that matters: either x is within a factor of two of the maximum, or exp(x - max) is zero.
@@ -12,8 +12,8 @@
 // matters to the result is subnormal, and only the final multiplication rounds into the subnormal range.
 //
 // Where a vector can be looked up in another one by lanes (simd.h), float32 takes as many powers of two per octave as
-// that holds (kSteps): r is that much shorter, and three coefficients do for six. Each power comes with what rounding it
-// to float32 has lost, so that the result is nearer to exp(x) than with the long polynomial: 0.53 ULP.
+// that holds (kSteps): r is that much shorter, and three coefficients do for six. Each power comes with what rounding
+// it to float32 has lost, so that the result is nearer to exp(x) than with the long polynomial: 0.53 ULP.
 #pragma once
 
 #include <math.h>
@@ -41,10 +41,22 @@ struct Powers<16> {  // |r| <= ln2 / 32: relative error 1.2e-9
     alignas(64) static constexpr std::int32_t kPower[] = {
         0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
         0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
-    alignas(64) static constexpr float kLost[] = {
-        0,               4.62854708e-08f,  -1.19921571e-08f, 4.72978236e-08f, 3.19341809e-08f,  3.62105731e-08f,
-        -3.09907208e-08f, -7.47521317e-09f, 1.71142713e-08f,  -3.04768342e-08f, 5.23333425e-09f, 6.10759162e-09f,
-        -1.47196054e-08f, -5.25879512e-09f, -6.12825982e-09f, 5.14060921e-09f};
+    alignas(64) static constexpr float kLost[] = {0,
+                                                  4.62854708e-08f,
+                                                  -1.19921571e-08f,
+                                                  4.72978236e-08f,
+                                                  3.19341809e-08f,
+                                                  3.62105731e-08f,
+                                                  -3.09907208e-08f,
+                                                  -7.47521317e-09f,
+                                                  1.71142713e-08f,
+                                                  -3.04768342e-08f,
+                                                  5.23333425e-09f,
+                                                  6.10759162e-09f,
+                                                  -1.47196054e-08f,
+                                                  -5.25879512e-09f,
+                                                  -6.12825982e-09f,
+                                                  5.14060921e-09f};
 };
 
 template <>

@@ -130,7 +130,8 @@ class Rows {
     ONEPASS_INLINE static double exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep,
                                               Beside&& beside) {
         if constexpr (kSoftmax) {
-            return with_anchor(anchor, [&](const auto& a) ONEPASS_INLINE_BODY { return sum_exp<false, true>(x, n, a, keep, beside); });
+            return with_anchor(
+                anchor, [&](const auto& a) ONEPASS_INLINE_BODY { return sum_exp<false, true>(x, n, a, keep, beside); });
         } else {
             return sum_exp<true, false>(x, n, anchor, keep, beside);
         }
