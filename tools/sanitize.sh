@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the engine with sanitizers and runs tests/sanitized.py under each: `tools/sanitize.sh [address] [thread]`, by
-# default both. Needs g++ and, of Python, what onepass itself needs. Nothing is installed outside build/sanitize.
+# Builds the engine with sanitizers and runs tests/sanitized.cpp and tests/sanitized.py under each: `tools/sanitize.sh
+# [address] [thread]`, by default both. Needs g++ and, of Python, what onepass itself needs. Nothing is installed outside
+# build/sanitize.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,9 +14,10 @@ if [[ $("$CXX" --version | head -1) == *clang* ]]; then
     exit 1
 fi
 
-# The tools of the build as they are here, or else in an environment of their own.
+# The tools of the build as they are here, so that a second run compiles only what has changed, or else in an
+# environment of their own.
 isolation=()
-if "$python" -c 'import nanobind, scikit_build_core' 2>/dev/null; then
+if "$python" -c 'import nanobind, scikit_build_core' 2>/dev/null && hash cmake ninja 2>/dev/null; then
     isolation=(--no-build-isolation)
 fi
 
@@ -34,7 +36,7 @@ run() {
     local site=build/sanitize/$1/site library
     library=$("$CXX" -print-file-name="$2")
     shift 2
-    echo "+ $library: tests/sanitized.py $* (ONEPASS_ISA=${ONEPASS_ISA:-})"
+    echo "+ $library: tests/sanitized.py $*"
     setarch "$(uname -m)" -R env LD_PRELOAD="$library $("$CXX" -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc \
         PYTHONPATH="$PWD/$site:$packages" PYTHONDONTWRITEBYTECODE=1 \
         "$python" -S -X faulthandler tests/sanitized.py "$@"
@@ -58,10 +60,7 @@ address() {
     run_alone undefined undefined fork
     run_alone address address,undefined
     build address address,undefined
-    local isa
-    for isa in $(ONEPASS_ISA='' run address libasan.so isas | tail -n 1); do
-        ONEPASS_ISA=$isa run address libasan.so memory
-    done
+    run address libasan.so memory
     run address libasan.so threads
 }
 
