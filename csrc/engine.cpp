@@ -37,8 +37,8 @@ struct BoundHandle {
 
 BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, const Triples& reduce,
                  std::tuple<std::int64_t, std::int64_t, std::int64_t> inner, std::int64_t rows, std::int64_t length,
-                 std::int64_t chunk, std::int64_t tile, bool resident, bool split, bool nontemporal, bool prefetch,
-                 int threads, const std::vector<std::int64_t>& shape) {
+                 std::int64_t chunk, std::int64_t tile, bool resident, bool split, bool nontemporal, int threads,
+                 const std::vector<std::int64_t>& shape) {
     if (shape.size() > kMostAxes) throw nb::value_error("more than 64 dimensions");
     auto bound = std::make_shared<Bound>();
     const auto algo = checked<Algorithm>(algorithm, 6, "unknown algorithm");
@@ -57,7 +57,6 @@ BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, c
                   .resident = resident,
                   .split = split,
                   .nontemporal = nontemporal,
-                  .prefetch = prefetch,
                   .threads = threads};
     bound->tiles = algo == Algorithm::strided || algo == Algorithm::packed;
     bound->result_dtype = result;
@@ -150,8 +149,8 @@ NB_MODULE(_engine, m) {
     choose_isa("");
     nb::class_<BoundHandle>(m, "Bound");
     m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a,
-          "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "prefetch"_a,
-          "threads"_a, "shape"_a);
+          "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "threads"_a,
+          "shape"_a);
     m.def("describe", &describe, "x"_a.none());
     m.def("overlap", &overlap, "a"_a, "b"_a);
     m.def("remember", &remember_call, "op"_a, "x"_a, "dim"_a.none(), "keepdim"_a, "dtype"_a.none(), "out"_a.none(),

@@ -19,7 +19,6 @@ def bind(
     resident: bool,
     split: bool,
     nontemporal: bool,
-    prefetch: bool,
     threads: int,
     shape: Sequence[int],
 ) -> Bound: ...

@@ -31,7 +31,6 @@ def bind(problem: Problem, plan: CpuPlan) -> _engine.Bound:
         resident=plan.resident,
         split=plan.split,
         nontemporal=plan.nontemporal,
-        prefetch=plan.prefetch,
         threads=plan.threads,
         shape=list(problem.result_shape),
     )

@@ -13,10 +13,8 @@ ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
 
 # Every threshold of the planner. "measured" is on two cores of an Ice Lake server at 2.8 GHz (48 KiB L1, 1.25 MiB L2).
 #
-# Rows of up to this many vectors stay in registers (eight leave room for the constants of exp).
+# Rows of up to this many vectors go to `registers`, a batch at a time.
 _REGISTER_VECTORS = 8
-# log_softmax sums in float64, which takes twice the registers: 1.2x to 2x slower than `row` from five vectors on.
-_LOG_REGISTER_VECTORS = 4
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
@@ -54,7 +52,6 @@ class CpuPlan:
     resident: bool  # a row or tile waits in cache: one read of main memory
     split: bool  # the chunks of one row or tile go to several threads
     nontemporal: bool  # results bypass the cache
-    prefetch: bool
     why: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -64,7 +61,7 @@ class CpuPlan:
 
     def __str__(self) -> str:
         cut = {
-            "registers": "a row in vector registers",
+            "registers": "short rows, as many at a time as a vector has lanes",
             "row": "a row at a time, waiting in cache",
             "online": f"a row at a time in chunks of {self.chunk}",
             "split": f"chunks of {self.chunk} elements over all threads",
@@ -158,10 +155,9 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
     fits = row_bytes <= machine.l2_bytes * _ROW_SHARE_OF_L2
     chosen = algorithm
     if chosen is None:
-        vectors = _LOG_REGISTER_VECTORS if problem.op == "log_softmax" else _REGISTER_VECTORS
-        if elementwise and _direct(problem) and problem.length <= vectors * machine.vector_bytes // compute:
+        if _direct(problem) and 0 < problem.length <= register_row:
             chosen = "registers"
-            why(f"a row of {problem.length} fits {vectors} vectors of {machine.vector_bytes} bytes")
+            why(f"a row of {problem.length} fits {_REGISTER_VECTORS} vectors of {machine.vector_bytes} bytes")
         elif fits if elementwise else problem.length <= _REDUCE_CHUNK:
             chosen = "row"
             why(f"two rows of {problem.length} and their exponentials are {row_bytes >> 10} KiB: they fit half of L2")
@@ -172,8 +168,6 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
             chosen = "online"
             why(f"two rows and their exponentials, {row_bytes >> 10} KiB, do not fit half of L2")
     elif chosen == "registers":
-        if not elementwise:
-            raise _refuse(problem, chosen, "it writes a result as long as the row")
         if not _direct(problem):
             raise _refuse(problem, chosen, "rows must be contiguous, input and result of one dtype")
         if problem.length > register_row:
@@ -192,7 +186,6 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
         resident=resident,
         split=chosen == "split",
         nontemporal=_nontemporal(problem, why),
-        prefetch=chosen == "row",
         why=tuple(why.lines),
     )
 
@@ -250,6 +243,5 @@ def _plan_tiles(
         resident=resident or not elementwise,
         split=split,
         nontemporal=_nontemporal(problem, why),
-        prefetch=False,
         why=tuple(why.lines),
     )

@@ -51,7 +51,6 @@ struct Job {
     bool resident;        // a unit stays in cache between its passes: one read of main memory
     bool split;           // chunks of one unit go to several threads
     bool nontemporal;     // results bypass the cache
-    bool prefetch;        // fetch the next row while this one is summed
     int threads;          // at most this many
 };
 

@@ -1,6 +1,6 @@
 // Rows whose reduced axis is walked directly: one row is one unit of work, or, split, one chunk of a row.
 //
-//   registers  the row waits in vector registers: read once, written once
+//   registers  short rows, a batch at a time (short_rows.h)
 //   row        the row waits in the first- or second-level cache
 //   online     the row is longer than the cache: one pass for its state, one to write (two reads of main memory)
 //   split      as online, the chunks of one row shared by all threads
@@ -12,26 +12,11 @@
 #include <new>
 
 #include "access.h"
+#include "short_rows.h"
 #include "span.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
-
-// What a row must look like for exponent 0 to serve as its own (Rows::exponentials_of_usual_row).
-template <class C>
-struct Usual;
-template <>
-struct Usual<float> {
-    static constexpr float kMostX = 44;          // its exponential, 2^123.5 with the bias, is the largest used
-    static constexpr double kMostSum = 0x1p122;  // beyond: an element may have been cut off at kMostX
-    static constexpr double kLeastSum = 0x1p45;  // below: what the floor cuts off might still show in the result
-};
-template <>
-struct Usual<double> {
-    static constexpr double kMostX = 300;
-    static constexpr double kMostSum = 0x1p930;
-    static constexpr double kLeastSum = 0x1p330;
-};
 
 template <class T>
 class Rows {
@@ -47,8 +32,6 @@ class Rows {
         auto body = [this](std::int64_t begin, std::int64_t end) { run_range(begin, end); };
         parallel_ranges(job_.rows, grain(), job_.threads, body);
     }
-
-    static constexpr int kMostRegisters = 8;
 
    private:
     // Enough rows per hand-out that starting one does not show (the pipeline of `row` has to fill), few enough that
@@ -69,177 +52,86 @@ class Rows {
     std::int64_t chunks() const { return (job_.length + job_.chunk - 1) / job_.chunk; }
 
     void run_range(std::int64_t begin, std::int64_t end) {
-        switch (job_.op) {
-            case Op::softmax: elementwise<true>(begin, end); break;
-            case Op::log_softmax: elementwise<false>(begin, end); break;
-            default: reduce_rows(begin, end);
+        if (job_.algorithm == Algorithm::registers) {
+            ShortRows<T>(job_, x_, y_).run(begin, end);
+        } else if (job_.op == Op::softmax) {
+            elementwise<true>(begin, end);
+        } else if (job_.op == Op::log_softmax) {
+            elementwise<false>(begin, end);
+        } else {
+            reduce_rows(begin, end);
         }
         if (job_.nontemporal) stream_fence();
     }
 
     template <bool kSoftmax>
     void elementwise(std::int64_t begin, std::int64_t end) {
-        if (job_.algorithm == Algorithm::registers) return in_registers<kSoftmax>(begin, end);
         if (job_.resident && input_.direct() && output_.direct()) return resident_rows<kSoftmax>(begin, end);
         for (std::int64_t r = begin; r < end; ++r) job_.resident ? staged_row<kSoftmax>(r) : online_row<kSoftmax>(r);
     }
 
-    // ---- registers ----
-
-    template <bool kSoftmax>
-    void in_registers(std::int64_t begin, std::int64_t end) {
-        switch ((job_.length + W - 1) / W) {
-            case 1: return in_registers<kSoftmax, 1>(begin, end);
-            case 2: return in_registers<kSoftmax, 2>(begin, end);
-            case 3: return in_registers<kSoftmax, 3>(begin, end);
-            case 4: return in_registers<kSoftmax, 4>(begin, end);
-            case 5: return in_registers<kSoftmax, 5>(begin, end);
-            case 6: return in_registers<kSoftmax, 6>(begin, end);
-            case 7: return in_registers<kSoftmax, 7>(begin, end);
-            case 8: return in_registers<kSoftmax, 8>(begin, end);
-        }
-    }
-
-    // Several rows at once: a row is a chain of dependent steps (maximum, exponentials, sum, reciprocal), longer than
-    // the processor looks ahead, and rows are independent.
-    template <bool kSoftmax, int kVectors>
-    void in_registers(std::int64_t begin, std::int64_t end) {
-        constexpr int kRows = kVectors <= 1 ? 8 : kVectors <= (kSoftmax ? 2 : 4) ? 4 : 2;
-        std::int64_t r = begin;
-        for (; r + kRows <= end; r += kRows) rows_in_registers<kSoftmax, kVectors, kRows>(r);
-        for (; r < end; ++r) rows_in_registers<kSoftmax, kVectors, 1>(r);
-    }
-
-    template <bool kSoftmax, int kVectors, int kRows>
-    void rows_in_registers(std::int64_t first) {
-        Vec<C> v[kRows][kVectors];
-        double sum[kRows];
-        for (int r = 0; r < kRows; ++r) load_row(first + r, v[r]);
-        if constexpr (kSoftmax) {
-            for (int r = 0; r < kRows; ++r) sum[r] = exponentials_of_usual_row(v[r]);
-            for (int r = 0; r < kRows; ++r) {
-                if (!(sum[r] >= Usual<C>::kLeastSum && sum[r] <= Usual<C>::kMostSum)) {
-                    load_row(first + r, v[r]);
-                    const auto anchor = anchor_at(Vec<C>(top_of(v[r])), false);
-                    Vec<C> all = C(0);
-                    for (Vec<C>& x : v[r]) all = all + (x = exp_anchored(x, anchor));
-                    sum[r] = reduce_sum(all);
-                }
-                const Scale<C> scale(sum[r]);
-                for (Vec<C>& e : v[r]) e = scale(e);
-            }
-        } else {
-            C top[kRows], high[kRows], low[kRows];
-            for (int r = 0; r < kRows; ++r) top[r] = top_of(v[r]);
-            for (int r = 0; r < kRows; ++r) {
-                const auto anchor = anchor_at(Vec<C>(top[r]), true);
-                WideSum<C> all;
-                for (const Vec<C>& x : v[r]) all.add(exp_anchored(x, anchor));
-                sum[r] = all.value() * kUnbias<C>;
-            }
-            for (int r = 0; r < kRows; ++r) split_lse(static_cast<double>(top[r]), sum[r], high[r], low[r]);
-            for (int r = 0; r < kRows; ++r) {
-                const LogSoftmaxOp<Vec<C>> op{Vec<C>(high[r]), Vec<C>(low[r])};
-                for (Vec<C>& x : v[r]) x = op(x);
-            }
-        }
-        for (int r = 0; r < kRows; ++r) store_row(first + r, v[r]);
-    }
-
-    // Most rows have their maximum within reach of exponent 0 as it is: finding it can be left out. The sum tells
-    // afterwards whether that was so; then the result has the same bits, since another exponent only scales all by a
-    // power of two. NaN and infinities fail the test too.
-    template <int kVectors>
-    static double exponentials_of_usual_row(Vec<C> (&v)[kVectors]) {
-        const Anchor<Vec<C>, true> zero = anchor_at(Vec<C>(C(0)), false);
-        const Anchor<Vec<C>, false> anchor{zero.shift, zero.floor, zero.magic};
-        Vec<C> sum[2] = {C(0), C(0)};
-        for (int i = 0; i < kVectors; ++i) {
-            v[i] = exp_anchored(min(Vec<C>(Usual<C>::kMostX), v[i]), anchor);
-            sum[i % 2] = sum[i % 2] + v[i];
-        }
-        return reduce_sum(sum[0] + sum[1]);
-    }
-
-    template <int kVectors>
-    static C top_of(const Vec<C> (&v)[kVectors]) {
-        Vec<C> m = v[0];
-        for (int i = 1; i < kVectors; ++i) m = max(v[i], m);
-        return reduce_max(m);
-    }
-
-    template <int kVectors>
-    void load_row(std::int64_t r, Vec<C> (&v)[kVectors]) const {
-        const T* x = reinterpret_cast<const T*>(x_row(row(r)));
-        const int last = static_cast<int>(job_.length - (kVectors - 1) * W);
-        for (int i = 0; i + 1 < kVectors; ++i) v[i] = load(x + i * W);
-        const T* tail = x + (kVectors - 1) * W;
-        v[kVectors - 1] = last == W ? load(tail) : load_n(tail, last, -kInfinity<C>);
-    }
-
-    template <int kVectors>
-    void store_row(std::int64_t r, const Vec<C> (&v)[kVectors]) const {
-        T* y = reinterpret_cast<T*>(y_row(row(r)));
-        const int last = static_cast<int>(job_.length - (kVectors - 1) * W);
-        if (job_.nontemporal && last == W && reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0) {
-            for (int i = 0; i < kVectors; ++i) stream(y + i * W, v[i]);
-            return;
-        }
-        for (int i = 0; i + 1 < kVectors; ++i) store(y + i * W, v[i]);
-        T* tail = y + (kVectors - 1) * W;
-        last == W ? store(tail, v[kVectors - 1]) : store_n(tail, v[kVectors - 1], last);
-    }
-
     // ---- row ----
 
-    // The results of a row are written while the exponentials of the next one are computed, and the one after that is
-    // fetched: reading, arithmetic and writing go on side by side instead of taking turns.
+    // Three rows at a time: while the exponentials of one are computed, the results of the one before are written and
+    // the maximum of the next is found. Reading, arithmetic and writing go on side by side instead of taking turns.
     template <bool kSoftmax>
     void resident_rows(std::int64_t begin, std::int64_t end) {
         const std::int64_t n = job_.length;
         const std::int64_t stride = (n + W - 1) / W * W;
         C* keep[2] = {nullptr, nullptr};
         if constexpr (kSoftmax) {
-            keep[0] = scratch_of<C>(Scratch::values, 2 * stride);
-            keep[1] = keep[0] + stride;
+            // Half a page apart: a load whose address differs from that of a store under way by whole pages waits for
+            // it.
+            constexpr std::int64_t kPage = 4096 / sizeof(C);
+            const std::int64_t apart = (stride + kPage / 2 - 1) / kPage * kPage + kPage / 2;
+            keep[0] = scratch_of<C>(Scratch::values, apart + stride);
+            keep[1] = keep[0] + apart;
         }
         using Source = std::conditional_t<kSoftmax, Normalized<C>, Applied<T, LogSoftmaxOp<Vec<C>>>>;
         alignas(Emitter<T, Source>) unsigned char storage[sizeof(Emitter<T, Source>)];
         Emitter<T, Source>* ready = nullptr;  // the row before
+        Carry carry;
+        Offsets at = row(begin);
+        C top = max_of(reinterpret_cast<const T*>(x_row(at)), n);
         for (std::int64_t r = begin; r < end; ++r) {
-            const Offsets at = row(r);
             const T* x = reinterpret_cast<const T*>(x_row(at));
             T* y = reinterpret_cast<T*>(y_row(at));
-            const bool more = job_.prefetch && r + 1 < end;
-            const Fetch<T> fetch{more ? reinterpret_cast<const T*>(x_row(row(r + 1))) : nullptr};
-            // Lines that this row shares with its neighbours are not written past the cache. They must be in it by
-            // then, or every later store waits for them.
-            __builtin_prefetch(y, 1, 3);
-            __builtin_prefetch(y + n, 1, 3);
+            if (r + 1 < end) at = row(r + 1);
+            MaxAhead<T> next(reinterpret_cast<const T*>(x_row(at)));
             C* e = keep[r & 1];
-            const C top = max_of(x, n);
             const auto anchor = anchor_at(Vec<C>(top), !kSoftmax);
-            const double sum = summed<kSoftmax>(x, n, anchor, e, fetch, ready);
+            const double sum = summed<kSoftmax>(x, n, anchor, e, next, ready);
             if (ready) ready->finish();
             if constexpr (kSoftmax) {
-                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, Source{e, Scale<C>(sum)});
+                const Source source{e, Scale<C>(sum)};
+                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, source, &carry);
             } else {
-                const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
-                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, Source{x, op});
+                const Source source{x, log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>})};
+                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, source, &carry);
             }
+            top = next.value(n);
         }
         if (ready) ready->finish();
+        carry.flush();
     }
 
     template <bool kSoftmax, class Ready>
-    static double summed(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep, const Fetch<T>& fetch,
+    static double summed(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep, MaxAhead<T>& next,
                          Ready* ready) {
-        if (!ready) return exponentials<kSoftmax>(x, n, anchor, keep, fetch);
-        Ready writer = *ready;  // a copy whose address nobody has stays in registers
+        // Copies whose addresses nobody has stay in registers.
+        MaxAhead<T> ahead = next;
+        if (!ready) {
+            const double sum =
+                exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY { ahead.step(i); });
+            next = ahead;
+            return sum;
+        }
+        Ready writer = *ready;
         const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
-            fetch(i);
+            ahead.step(i);
             writer.step();
         });
+        next = ahead;
         *ready = writer;
         return sum;
     }

@@ -41,6 +41,37 @@ inline Compute<T> max_of(const T* x, std::int64_t n) {
     return reduce_max(max(max(m[0], m[1]), max(m[2], m[3])));
 }
 
+// The maximum of a span that is still on its way from memory, taken beside another pass of the same length: step(i) for
+// every four vectors of it.
+template <class T>
+class MaxAhead {
+    using C = Compute<T>;
+    static constexpr int W = kLanes<C>;
+    // What is fetched meanwhile; the processor itself stops looking ahead at the end of a page.
+    static constexpr std::int64_t kAhead = 2048 / sizeof(T);
+
+   public:
+    explicit MaxAhead(const T* x) : x_(x) {}
+
+    ONEPASS_INLINE void step(std::int64_t i) {
+        for (int k = 0; k < 4; ++k) m_[k] = max_aside(load(x_ + i + k * W), m_[k]);
+        const char* p = reinterpret_cast<const char*>(x_ + i + kAhead);
+        for (int b = 0; b < 4 * W * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 2);
+        done_ = i + 4 * W;
+    }
+    C value(std::int64_t n) const {
+        const Vec<C> m = max(max(m_[0], m_[1]), max(m_[2], m_[3]));
+        const C rest = max_of(x_ + done_, n - done_);
+        const C steps = reduce_max(m);
+        return rest > steps ? rest : steps;
+    }
+
+   private:
+    const T* x_;
+    std::int64_t done_ = 0;
+    Vec<C> m_[4] = {-kInfinity<C>, -kInfinity<C>, -kInfinity<C>, -kInfinity<C>};
+};
+
 template <class T>
 inline bool has_nan(const T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
@@ -284,21 +315,52 @@ struct Normalized {
     auto operator()(std::int64_t i, int n) const { return scale(load_n(e + i, n, C(0))); }
 };
 
+// The line of results that a row shares with the next one. Half a line stored past the cache costs as much as several
+// whole ones, so it is kept until the next row fills it up.
+class Carry {
+   public:
+    // A copy of the line, and where in memory what is in it so far ends.
+    void* line() { return line_; }
+    void keep(void* end) { end_ = static_cast<char*>(end); }
+    bool ends_at(const void* p) const { return end_ == p; }
+
+    // Writes the line, now filled up.
+    void release() {
+        float* to = reinterpret_cast<float*>(end_ - reinterpret_cast<std::uintptr_t>(end_) % kCacheLine);
+        const float* from = reinterpret_cast<const float*>(line_);
+        for (int i = 0; i < kCacheLine / 4; i += kLanes<float>) stream(to + i, load(from + i));
+        end_ = nullptr;
+    }
+    // Writes what is there.
+    void flush() {
+        const auto filled = reinterpret_cast<std::uintptr_t>(end_) % kCacheLine;
+        if (end_) __builtin_memcpy(end_ - filled, line_, filled);
+        end_ = nullptr;
+    }
+
+   private:
+    alignas(kCacheLine) unsigned char line_[kCacheLine];
+    char* end_ = nullptr;  // of what it holds; null: nothing
+};
+
 // Writes n results. Stores past the cache must be aligned, and others are faster if they are: the head up to a cache
 // line and the tail go apart. step() writes four vectors, so that another pass can take the writing along.
 template <class T, class Source>
 class Emitter {
     static constexpr int W = kLanes<Compute<T>>;
+    static constexpr std::int64_t kLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
 
    public:
-    Emitter(T* y, std::int64_t n, bool past_cache, const Source& value) : y_(y), n_(n), value_(value) {
+    Emitter(T* y, std::int64_t n, bool past_cache, const Source& value, Carry* carry = nullptr)
+        : y_(y), n_(n), value_(value) {
         const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
-        if (misaligned != 0 && n >= 2 * W) {
-            std::int64_t head = (kCacheLine - misaligned) / static_cast<std::int64_t>(sizeof(T));
-            if (head > n) head = n;
-            for (; i_ + W <= head; i_ += W) store(y + i_, value(i_));
-            if (i_ < head) store_n(y + i_, value(i_, static_cast<int>(head - i_)), static_cast<int>(head - i_));
-            i_ = head;
+        if (past_cache && n >= 2 * kLine && misaligned % static_cast<std::int64_t>(sizeof(T)) == 0) carry_ = carry;
+        const bool continues = carry_ && misaligned != 0 && carry_->ends_at(y);
+        if (carry_ && !continues) carry_->flush();
+        if (misaligned != 0 && n >= 2 * kLine) {
+            const std::int64_t head = (kCacheLine - misaligned) / static_cast<std::int64_t>(sizeof(T));
+            write(continues ? static_cast<T*>(carry_->line()) + kLine - head : y, head);
+            if (continues) carry_->release();
         }
         past_cache_ = past_cache && reinterpret_cast<std::uintptr_t>(y + i_) % kCacheLine == 0;
     }
@@ -322,17 +384,35 @@ class Emitter {
 
     void finish() {
         while (i_ + 4 * W <= n_) step();
-        for (; i_ + W <= n_; i_ += W) past_cache_ ? stream(y_ + i_, value_(i_)) : store(y_ + i_, value_(i_));
-        const int rest = static_cast<int>(n_ - i_);
-        if (rest > 0) store_n(y_ + i_, value_(i_, rest), rest);
+        if (past_cache_) {
+            const std::int64_t lines = i_ + (n_ - i_) / kLine * kLine;
+            for (; i_ < lines; i_ += W) stream(y_ + i_, value_(i_));
+        }
+        if (i_ == n_) return;
+        if (past_cache_ && carry_) {
+            write(static_cast<T*>(carry_->line()), n_ - i_);
+            carry_->keep(y_ + n_);
+        } else {
+            write(y_ + i_, n_ - i_);
+        }
     }
 
    private:
+    // The next `count` results.
+    void write(T* to, std::int64_t count) {
+        const std::int64_t end = i_ + count;
+        for (; i_ + W <= end; i_ += W, to += W) store(to, value_(i_));
+        const int rest = static_cast<int>(end - i_);
+        if (rest > 0) store_n(to, value_(i_, rest), rest);
+        i_ = end;
+    }
+
     T* y_;
     std::int64_t n_;
     Source value_;
     std::int64_t i_ = 0;
     bool past_cache_;
+    Carry* carry_ = nullptr;
 };
 
 template <class T, class Source>

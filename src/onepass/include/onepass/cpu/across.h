@@ -1,0 +1,62 @@
+// Reducing as many vectors at once as a vector has lanes: row r of the argument becomes lane r of the result.
+//
+// One vector after the other would take log2(W) dependent steps each, most of them on lanes that no longer matter. Two
+// vectors folded in half fill one, so W vectors take W - 1 steps in all.
+#pragma once
+
+#include <utility>
+
+#include "simd.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// Lane i of the result is lane kIndex of a, counted on through b.
+template <int... kIndex, class Native>
+ONEPASS_INLINE Native shuffle(Native a, Native b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, kIndex...);
+#else
+    using Index = std::conditional_t<sizeof(a[0]) == 4, VecF::Bits, VecD::Bits>;
+    return __builtin_shuffle(a, b, Index{kIndex...});
+#endif
+}
+
+// Of every group of 2 * kHalf lanes, one half from a and the same one from b, side by side.
+template <int kHalf, bool kUpper, class C, int... kLane>
+ONEPASS_INLINE Vec<C> halves(Vec<C> a, Vec<C> b, std::integer_sequence<int, kLane...>) {
+    constexpr int W = kLanes<C>;
+    return shuffle<(kLane % (2 * kHalf) < kHalf ? kLane + kUpper * kHalf : kLane - kHalf + kUpper * kHalf + W)...>(a.v,
+                                                                                                                   b.v);
+}
+
+// Lane r of the result: all lanes of rows[r], combined. Overwrites rows.
+template <int kHalf, class C, class Combine>
+ONEPASS_INLINE Vec<C> across_from(Vec<C>* rows, Combine&& combine) {
+    constexpr auto kEach = std::make_integer_sequence<int, kLanes<C>>();
+    for (int r = 0; r < kHalf; ++r) {
+        rows[r] = combine(halves<kHalf, false>(rows[r], rows[r + kHalf], kEach),
+                          halves<kHalf, true>(rows[r], rows[r + kHalf], kEach));
+    }
+    if constexpr (kHalf > 1) {
+        return across_from<kHalf / 2>(rows, combine);
+    } else {
+        return rows[0];
+    }
+}
+
+template <class C>
+ONEPASS_INLINE Vec<C> sums_across(Vec<C> (&rows)[kLanes<C>]) {
+    return across_from<kLanes<C> / 2>(rows, [](Vec<C> a, Vec<C> b) ONEPASS_INLINE_BODY { return a + b; });
+}
+template <class C>
+ONEPASS_INLINE Vec<C> maxima_across(Vec<C> (&rows)[kLanes<C>]) {
+    return across_from<kLanes<C> / 2>(rows, [](Vec<C> a, Vec<C> b) ONEPASS_INLINE_BODY { return max(a, b); });
+}
+template <class C>
+ONEPASS_INLINE Vec<C> minima_across(Vec<C> (&rows)[kLanes<C>]) {
+    return across_from<kLanes<C> / 2>(rows, [](Vec<C> a, Vec<C> b) ONEPASS_INLINE_BODY { return min(a, b); });
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,366 @@
+// registers: rows of up to eight vectors, as many rows at once as a vector has lanes.
+//
+// A short row is mostly what it needs once: its maximum, the reciprocal of its sum, its logarithm. For a batch of rows
+// these are computed together, row r in lane r of one vector (across.h).
+#pragma once
+
+#include "access.h"
+#include "across.h"
+#include "span.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// What a row must look like for exponent 0 to serve as its own (ShortRows::softmax).
+template <class C>
+struct Usual;
+template <>
+struct Usual<float> {
+    static constexpr float kMostX = 44;         // its exponential, 2^123.5 with the bias, is the largest used
+    static constexpr float kMostSum = 0x1p124;  // beyond: far from overflow, but not farther than any row may be
+    static constexpr float kLeastSum = 0x1p45;  // below: what the floor cuts off might still show in the result
+};
+template <>
+struct Usual<double> {
+    static constexpr double kMostX = 300;
+    static constexpr double kMostSum = 0x1p940;
+    static constexpr double kLeastSum = 0x1p330;
+};
+
+template <class T>
+class ShortRows {
+    using C = Compute<T>;
+    using V = Vec<C>;
+    static constexpr int W = kLanes<C>;
+
+   public:
+    static constexpr int kMostVectors = 8;
+
+    ShortRows(const Job& job, const char* x, char* y)
+        : job_(job), x_(x), y_(y), n_(static_cast<int>(job.length)), last_(n_ % W), stride_((n_ + W - 1) / W * W) {
+        const std::int64_t y_stride = job.outer.count == 1 ? job.outer[0].y_stride : 0;
+        adjacent_ = y_stride == (is_elementwise(job.op) ? n_ : 1);
+    }
+
+    void run(std::int64_t begin, std::int64_t end) const {
+        switch (job_.op) {
+            case Op::softmax: return each(begin, end, [this](const Batch& b) { softmax(b); });
+            case Op::log_softmax: return each(begin, end, [this](const Batch& b) { log_softmax(b); });
+            case Op::logsumexp: return each(begin, end, [this](const Batch& b) { logsumexp(b); });
+            case Op::sum:
+            case Op::mean: return each(begin, end, [this](const Batch& b) { sum(b); });
+            case Op::amax: return each(begin, end, [this](const Batch& b) { extreme<1>(b); });
+            case Op::amin: return each(begin, end, [this](const Batch& b) { extreme<-1>(b); });
+        }
+    }
+
+   private:
+    struct Batch {
+        int count;  // of rows, at most W
+        const T* x[W];
+        char* y[W];
+        std::int64_t ahead;  // elements from a row to the one a batch later
+    };
+
+    template <class Run>
+    void each(std::int64_t begin, std::int64_t end, Run&& run) const {
+        Batch batch;
+        batch.ahead = job_.outer.count == 1 ? W * job_.outer[0].x_stride : 0;
+        for (std::int64_t first = begin; first < end; first += W) {
+            batch.count = static_cast<int>(end - first < W ? end - first : W);
+            for (int r = 0; r < batch.count; ++r) {
+                const Offsets at = offsets(first + r);
+                batch.x[r] = reinterpret_cast<const T*>(x_) + at.x;
+                batch.y[r] = y_ + at.y * size_of(job_.out);
+            }
+            run(batch);
+        }
+    }
+
+    Offsets offsets(std::int64_t r) const {
+        if (job_.outer.count == 1) return {r * job_.outer[0].x_stride, r * job_.outer[0].y_stride};
+        return offsets_of(job_.outer, r);
+    }
+
+    // ---- rows ----
+
+    // Calls visit(i, the vector at i) over a row; the last vector is filled up with `fill`.
+    template <class Visit>
+    ONEPASS_INLINE void visit_row(const T* x, C fill, Visit&& visit) const {
+        int i = 0;
+        for (; i + W <= n_; i += W) visit(i, load(x + i));
+        if (last_ > 0) visit(i, load_n(x + i, last_, fill));
+    }
+
+    // Row r of the next batch: the processor sees rows this short begin and end too often to look far ahead itself.
+    ONEPASS_INLINE void fetch(const Batch& b, int r) const {
+        const char* p = reinterpret_cast<const char*>(b.x[r] + b.ahead);
+        for (int i = 0; i < n_ * static_cast<int>(sizeof(T)); i += kCacheLine) __builtin_prefetch(p + i, 0, 3);
+    }
+
+    // value(r, i) is the vector at i of row r's result.
+    template <class Value>
+    ONEPASS_INLINE void store_rows(const Batch& b, Value&& value) const {
+        if (!job_.nontemporal || !adjacent_ || b.count < W) {
+            for (int r = 0; r < b.count; ++r) {
+                T* y = reinterpret_cast<T*>(b.y[r]);
+                int i = 0;
+                for (; i + W <= n_; i += W) store(y + i, value(r, i));
+                if (last_ > 0) store_n(y + i, value(r, i), last_);
+            }
+        } else if (last_ == 0 && reinterpret_cast<std::uintptr_t>(b.y[0]) % kCacheLine == 0) {
+            for (int r = 0; r < W; ++r) {
+                T* y = reinterpret_cast<T*>(b.y[r]);
+                for (int i = 0; i < n_; i += W) stream(y + i, value(r, i));
+            }
+        } else {
+            // W rows are whole cache lines together, though none of them is: put side by side first.
+            alignas(kCacheLine) C all[(W * kMostVectors + 1) * W];
+            for (int r = 0; r < W; ++r) {
+                for (int i = 0; i < n_; i += W) store(all + r * n_ + i, value(r, i));
+            }
+            emit(reinterpret_cast<T*>(b.y[0]), std::int64_t{W} * n_, true, Gathered{all});
+        }
+    }
+
+    struct Gathered {
+        const C* all;
+        ONEPASS_INLINE V operator()(std::int64_t i) const { return load(all + i); }
+        V operator()(std::int64_t i, int n) const { return load_n(all + i, n, C(0)); }
+    };
+
+    // Lane r of each of these, for the W rows of a batch. What lies beyond its last row repeats the first.
+    static void repeat_first(const Batch& b, V (&rows)[W]) {
+        for (int r = b.count; r < W; ++r) rows[r] = rows[0];
+    }
+
+    // ---- softmax ----
+
+    void softmax(const Batch& b) const {
+        alignas(kCacheLine) C e[W * kMostVectors * W];
+        V part[W];
+        // Most rows have their maximum within reach of exponent 0 as it is: none need be found beforehand. What came
+        // out tells whether that was so; if it was, the results have the same bits, since another exponent only scales
+        // all by a power of two. NaN and infinities fail the test too.
+        V top = -kInfinity<C>;
+        const auto zero = anchor_at(V(C(0)), false);
+        for (int r = 0; r < b.count; ++r) {
+            fetch(b, r);
+            part[r] = exponentials(b.x[r], Anchor<V, false>{zero.shift, zero.floor, zero.magic}, e + r * stride_, top);
+        }
+        repeat_first(b, part);
+        alignas(kCacheLine) double sum[W];
+        wide_sums(part, sum);
+        if (!all_within(top, -kInfinity<C>, Usual<C>::kMostX) || !all_usual(sum)) softmax_sums_of_any(b, e, sum);
+        alignas(kCacheLine) C scale[W], scale_low[W];
+        for (int r = 0; r < W; ++r) {
+            const double s = 1.0 / sum[r];
+            scale[r] = static_cast<C>(s);
+            scale_low[r] = sizeof(C) == 4 ? static_cast<C>(s - static_cast<double>(scale[r]))
+                                          : static_cast<C>(::fma(-s, sum[r], 1.0) * s);
+        }
+        store_rows(b, [&](int r, int i) ONEPASS_INLINE_BODY {
+            const V exponential = load(e + r * stride_ + i);
+            return fma(exponential, V(scale[r]), exponential * V(scale_low[r]));
+        });
+    }
+
+    static bool all_usual(const double (&sum)[W]) {
+        for (double s : sum) {
+            if (!(s >= Usual<C>::kLeastSum && s <= Usual<C>::kMostSum)) return false;
+        }
+        return true;
+    }
+
+    // The sum of the lanes of each row, in float64.
+    static void wide_sums(V (&part)[W], double (&sum)[W]) {
+        if constexpr (sizeof(C) == 8) {
+            store(sum, sums_across(part));
+        } else {
+            VecD halves[W];
+            for (int r = 0; r < W; ++r) halves[r] = low_half(part[r]) + high_half(part[r]);
+            wide_sums_of_halves(halves, sum);
+        }
+    }
+    static void wide_sums_of_halves(VecD (&rows)[W], double (&sum)[W]) {
+        constexpr int kHalf = kLanes<double>;
+        VecD some[kHalf];
+        for (int first = 0; first < W; first += kHalf) {
+            for (int r = 0; r < kHalf; ++r) some[r] = rows[first + r];
+            store(sum + first, sums_across(some));
+        }
+    }
+
+    template <bool kShifted>
+    ONEPASS_INLINE V exponentials(const T* x, const Anchor<V, kShifted>& anchor, C* e, V& top) const {
+        V sum = C(0);
+        visit_row(x, -kInfinity<C>, [&](int i, V v) ONEPASS_INLINE_BODY {
+            top = max_aside(v, top);
+            const V exponential = exp_anchored(v, anchor);
+            store(e + i, exponential);
+            sum = sum + exponential;
+        });
+        return sum;
+    }
+
+    __attribute__((noinline)) void softmax_sums_of_any(const Batch& b, C* e, double (&sum)[W]) const {
+        const auto anchors = anchor_at(tops(b), false);
+        V part[W], unused = C(0);
+        for (int r = 0; r < b.count; ++r) {
+            const Anchor<V, true> anchor{V(anchors.shift.v[r]), V(anchors.floor.v[r]), V(anchors.magic.v[r])};
+            part[r] = exponentials(b.x[r], anchor, e + r * stride_, unused);
+        }
+        repeat_first(b, part);
+        wide_sums(part, sum);
+    }
+
+    // NaN is not within.
+    static bool all_within(V v, C least, C most) {
+        for (int i = 0; i < W; ++i) {
+            if (!(v.v[i] >= least && v.v[i] <= most)) return false;
+        }
+        return true;
+    }
+
+    // The maximum of every row, NaN left out.
+    ONEPASS_INLINE V tops(const Batch& b) const {
+        V part[W];
+        for (int r = 0; r < b.count; ++r) {
+            V top = -kInfinity<C>;
+            visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY { top = max_aside(v, top); });
+            part[r] = top;
+        }
+        repeat_first(b, part);
+        return maxima_across(part);
+    }
+
+    // ---- log_softmax and logsumexp ----
+
+    // Every row's maximum, and its sum of exponentials relative to that.
+    ONEPASS_INLINE void states(const Batch& b, C (&top)[W], double (&sum)[W]) const {
+        const V maxima = tops(b);
+        store(top, maxima);
+        const auto zero = anchor_at(V(C(0)), true);
+        if constexpr (sizeof(C) == 8) {
+            for (int r = 0; r < b.count; ++r) {
+                const Anchor<V, true> anchor{V(top[r]), zero.floor, zero.magic};
+                WideSum<C> all;
+                visit_row(b.x[r], -kInfinity<C>,
+                          [&](int, V v) ONEPASS_INLINE_BODY { all.add(exp_anchored(v, anchor)); });
+                sum[r] = all.value() * kUnbias<C>;
+            }
+        } else {
+            VecD rows[W];
+            for (int r = 0; r < b.count; ++r) {
+                fetch(b, r);
+                const Anchor<V, true> anchor{V(top[r]), zero.floor, zero.magic};
+                WideSum<C> all;
+                visit_row(b.x[r], -kInfinity<C>,
+                          [&](int, V v) ONEPASS_INLINE_BODY { all.add(exp_anchored(v, anchor)); });
+                rows[r] = all.low + all.high;
+            }
+            for (int r = b.count; r < W; ++r) rows[r] = rows[0];
+            wide_sums_of_halves(rows, sum);
+            for (double& s : sum) s *= kUnbias<C>;
+        }
+    }
+
+    void log_softmax(const Batch& b) const {
+        alignas(kCacheLine) C top[W], high[W], low[W];
+        alignas(kCacheLine) double sum[W];
+        states(b, top, sum);
+        for (int r = b.count; r < W; ++r) sum[r] = 1;
+        for (int r = 0; r < W; ++r) split_lse(static_cast<double>(top[r]), sum[r], high[r], low[r]);
+        store_rows(b, [&](int r, int i) ONEPASS_INLINE_BODY {
+            const LogSoftmaxOp<V> op{V(high[r]), V(low[r])};
+            const T* x = b.x[r] + i;
+            return op(i + W <= n_ ? load(x) : load_n(x, last_, C(0)));
+        });
+    }
+
+    void logsumexp(const Batch& b) const {
+        alignas(kCacheLine) C top[W];
+        alignas(kCacheLine) double sum[W];
+        states(b, top, sum);
+        for (int r = 0; r < b.count; ++r) {
+            if (is_infinite(top[r])) {
+                const Partial state = state_at_infinity(b.x[r], n_, static_cast<double>(top[r]));
+                sum[r] = state.d;
+            }
+        }
+        double result[W];
+        for (int r = 0; r < W; ++r)
+            result[r] = sizeof(C) == 4 ? static_cast<double>(top[r]) + log_of_sum(sum[r])
+                                       : Partial{static_cast<double>(top[r]), sum[r]}.lse();
+        store_results(b, result);
+    }
+
+    // ---- plain reductions ----
+
+    void sum(const Batch& b) const {
+        double result[W];
+        if constexpr (sizeof(C) == 8) {
+            for (int r = 0; r < b.count; ++r) result[r] = sum_of(b.x[r], n_);
+        } else {
+            V part[W];
+            for (int r = 0; r < b.count; ++r) {
+                fetch(b, r);
+                V all = C(0);
+                visit_row(b.x[r], C(0), [&](int, V v) ONEPASS_INLINE_BODY { all = all + v; });
+                part[r] = all;
+            }
+            repeat_first(b, part);
+            wide_sums(part, result);
+        }
+        if (job_.op == Op::mean) {
+            for (int r = 0; r < b.count; ++r) result[r] /= n_;
+        }
+        store_results(b, result);
+    }
+
+    // kSign = 1: maxima, -1: minima. NaN where there is one.
+    template <int kSign>
+    void extreme(const Batch& b) const {
+        constexpr C worst = -kSign * kInfinity<C>;
+        V part[W], nan = C(0);
+        for (int r = 0; r < b.count; ++r) {
+            fetch(b, r);
+            V best = worst;
+            visit_row(b.x[r], worst, [&](int, V v) ONEPASS_INLINE_BODY {
+                best = kSign > 0 ? max_aside(v, best) : min(v, best);
+                nan = nan_or(v, nan);
+            });
+            part[r] = best;
+        }
+        repeat_first(b, part);
+        const V all = kSign > 0 ? maxima_across(part) : minima_across(part);
+        double result[W];
+        for (int r = 0; r < W; ++r) result[r] = static_cast<double>(all.v[r]);
+        if (!all_within(nan, C(0), C(0))) {
+            for (int r = 0; r < b.count; ++r) result[r] = extreme_of<kSign>(b.x[r], n_);
+        }
+        store_results(b, result);
+    }
+
+    void store_results(const Batch& b, const double (&result)[W]) const {
+        T* y = reinterpret_cast<T*>(b.y[0]);
+        if constexpr (sizeof(T) >= 4) {
+            if (adjacent_ && b.count == W) {
+                for (int r = 0; r < W; ++r) y[r] = static_cast<T>(result[r]);
+                return;
+            }
+        }
+        for (int r = 0; r < b.count; ++r) *reinterpret_cast<T*>(b.y[r]) = narrow_scalar<T>(result[r]);
+    }
+
+    const Job& job_;
+    const char* x_;
+    char* y_;
+    int n_;
+    int last_;       // elements of the last vector, if it is not full
+    int stride_;     // n_, rounded up to whole vectors
+    bool adjacent_;  // results lie next to each other, row after row
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

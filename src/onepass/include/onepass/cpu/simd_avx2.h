@@ -1,0 +1,85 @@
+// AVX2 with FMA and F16C: 32 bytes. Included by simd.h.
+#pragma once
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// max, where a processor may have a way to it that leaves the multiplying units alone.
+inline VecF max_aside(VecF a, VecF b) { return max(a, b); }
+inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
+
+inline VecF widen(__m128i bits, bfloat16) {
+    return (VecF::Native)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline VecF widen(__m128i bits, half) { return (VecF::Native)_mm256_cvtph_ps(bits); }
+inline __m128i narrow(VecF v, half) { return _mm256_cvtps_ph((__m256)v.v, _MM_FROUND_TO_NEAREST_INT); }
+inline __m128i narrow(VecF v, bfloat16) {
+    const __m256i u = _mm256_castps_si256((__m256)v.v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps((__m256)v.v, (__m256)v.v, _CMP_UNORD_Q));
+    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0xd8);
+    return _mm256_castsi256_si128(packed);
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline VecF load(const T* p) {
+    return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), T{});
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store(T* p, VecF v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(v, T{}));
+}
+inline __m256i first_mask32(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline __m256i first_mask64(int n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
+inline VecF load_n(const float* p, int n, float fill) {
+    const __m256i mask = first_mask32(n);
+    return (VecF::Native)_mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, mask), _mm256_castsi256_ps(mask));
+}
+inline VecD load_n(const double* p, int n, double fill) {
+    const __m256i mask = first_mask64(n);
+    return (VecD::Native)_mm256_blendv_pd(_mm256_set1_pd(fill), _mm256_maskload_pd(p, mask), _mm256_castsi256_pd(mask));
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline VecF load_n(const T* p, int n, float fill) {
+    alignas(16) T lanes[8] = {};
+    for (int i = 0; i < n; ++i) lanes[i] = p[i];
+    const VecF v = load(lanes);
+    return (VecF::Native)_mm256_blendv_ps(_mm256_set1_ps(fill), (__m256)v.v, _mm256_castsi256_ps(first_mask32(n)));
+}
+inline void store_n(float* p, VecF v, int n) { _mm256_maskstore_ps(p, first_mask32(n), (__m256)v.v); }
+inline void store_n(double* p, VecD v, int n) { _mm256_maskstore_pd(p, first_mask64(n), (__m256d)v.v); }
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store_n(T* p, VecF v, int n) {
+    alignas(16) T lanes[8];
+    store(lanes, v);
+    for (int i = 0; i < n; ++i) p[i] = lanes[i];
+}
+inline void stream(float* p, VecF v) { _mm256_stream_ps(p, (__m256)v.v); }
+inline void stream(double* p, VecD v) { _mm256_stream_pd(p, (__m256d)v.v); }
+template <class T>
+    requires(sizeof(T) == 2)
+inline void stream(T* p, VecF v) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(v, T{}));
+}
+inline float reduce_max(VecF v) {
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128((__m256)v.v), _mm256_extractf128_ps((__m256)v.v, 1));
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
+}
+inline double reduce_max(VecD v) {
+    const __m128d a = _mm_max_pd(_mm256_castpd256_pd128((__m256d)v.v), _mm256_extractf128_pd((__m256d)v.v, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(a, _mm_unpackhi_pd(a, a)));
+}
+inline VecD low_half(VecF v) { return (VecD::Native)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v.v)); }
+inline VecD high_half(VecF v) { return (VecD::Native)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v.v, 1)); }
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,88 @@
+// AVX-512: 64 bytes. Included by simd.h.
+//
+// Where a multiplication, an addition and a comparison would do alike, the one that leaves the multiplying units alone
+// is taken: on many servers there is one of them for 64-byte vectors, and it is what softmax waits for.
+#pragma once
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// max, by comparing and choosing.
+inline VecF max_aside(VecF a, VecF b) {
+    const __mmask16 above = _mm512_cmp_ps_mask((__m512)a.v, (__m512)b.v, _CMP_GT_OQ);
+    return (VecF::Native)_mm512_mask_mov_ps((__m512)b.v, above, (__m512)a.v);
+}
+inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
+
+inline VecF widen(__m256i bits, bfloat16) {
+    return (VecF::Native)_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+inline VecF widen(__m256i bits, half) { return (VecF::Native)_mm512_cvtph_ps(bits); }
+inline __m256i narrow_by_integers(VecF v) {
+    const __m512i u = _mm512_castps_si512((__m512)v.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v.v, (__m512)v.v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(
+        _mm512_srli_epi32(_mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000)), 16));
+}
+inline __m256i narrow(VecF v, bfloat16) {
+#if defined(__AVX512BF16__)
+    // The instruction flushes subnormals to zero: those take the long way.
+    if (__builtin_expect(_mm512_fpclass_ps_mask((__m512)v.v, 0x20) == 0, 1)) {
+        return (__m256i)_mm512_cvtneps_pbh((__m512)v.v);
+    }
+#endif
+    return narrow_by_integers(v);
+}
+inline __m256i narrow(VecF v, half) { return _mm512_cvtps_ph((__m512)v.v, _MM_FROUND_TO_NEAREST_INT); }
+template <class T>
+    requires(sizeof(T) == 2)
+inline VecF load(const T* p) {
+    return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), T{});
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store(T* p, VecF v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v, T{}));
+}
+
+// The first n lanes, n < kLanes; the rest read as `fill`.
+inline __mmask16 first16(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+inline __mmask8 first8(int n) { return static_cast<__mmask8>((1u << n) - 1); }
+inline VecF load_n(const float* p, int n, float fill) {
+    return (VecF::Native)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first16(n), p);
+}
+inline VecD load_n(const double* p, int n, double fill) {
+    return (VecD::Native)_mm512_mask_loadu_pd(_mm512_set1_pd(fill), first8(n), p);
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline VecF load_n(const T* p, int n, float fill) {
+    const VecF v = widen(_mm256_maskz_loadu_epi16(first16(n), p), T{});
+    return (VecF::Native)_mm512_mask_mov_ps(_mm512_set1_ps(fill), first16(n), (__m512)v.v);
+}
+inline void store_n(float* p, VecF v, int n) { _mm512_mask_storeu_ps(p, first16(n), (__m512)v.v); }
+inline void store_n(double* p, VecD v, int n) { _mm512_mask_storeu_pd(p, first8(n), (__m512d)v.v); }
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store_n(T* p, VecF v, int n) {
+    _mm256_mask_storeu_epi16(p, first16(n), narrow(v, T{}));
+}
+
+// Stores that bypass the cache; p is aligned to the bytes stored.
+inline void stream(float* p, VecF v) { _mm512_stream_ps(p, (__m512)v.v); }
+inline void stream(double* p, VecD v) { _mm512_stream_pd(p, (__m512d)v.v); }
+template <class T>
+    requires(sizeof(T) == 2)
+inline void stream(T* p, VecF v) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(v, T{}));
+}
+
+inline float reduce_max(VecF v) { return _mm512_reduce_max_ps((__m512)v.v); }
+inline double reduce_max(VecD v) { return _mm512_reduce_max_pd((__m512d)v.v); }
+inline VecD low_half(VecF v) { return (VecD::Native)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v.v)); }
+inline VecD high_half(VecF v) { return (VecD::Native)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v.v, 1)); }
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,72 @@
+// 16 bytes on any processor: NEON, SSE, or whatever the compiler makes of it. Included by simd.h.
+#pragma once
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// max, where a processor may have a way to it that leaves the multiplying units alone.
+inline VecF max_aside(VecF a, VecF b) { return max(a, b); }
+inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
+
+inline void narrow(float f, half* p) { *p = to_half(f); }
+inline void narrow(float f, bfloat16* p) { *p = to_bfloat16(f); }
+template <class T>
+    requires(sizeof(T) == 2)
+inline VecF load(const T* p) {
+    return VecF::Native{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])};
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store(T* p, VecF v) {
+    for (int i = 0; i < 4; ++i) narrow(v.v[i], p + i);
+}
+inline VecF load_n(const float* p, int n, float fill) {
+    VecF::Native v = VecF(fill).v;
+    for (int i = 0; i < n; ++i) v[i] = p[i];
+    return v;
+}
+inline VecD load_n(const double* p, int n, double fill) {
+    VecD::Native v = VecD(fill).v;
+    for (int i = 0; i < n; ++i) v[i] = p[i];
+    return v;
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline VecF load_n(const T* p, int n, float fill) {
+    VecF::Native v = VecF(fill).v;
+    for (int i = 0; i < n; ++i) v[i] = to_float(p[i]);
+    return v;
+}
+inline void store_n(float* p, VecF v, int n) {
+    for (int i = 0; i < n; ++i) p[i] = v.v[i];
+}
+inline void store_n(double* p, VecD v, int n) {
+    for (int i = 0; i < n; ++i) p[i] = v.v[i];
+}
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store_n(T* p, VecF v, int n) {
+    for (int i = 0; i < n; ++i) narrow(v.v[i], p + i);
+}
+#if defined(__x86_64__)
+inline void stream(float* p, VecF v) { _mm_stream_ps(p, (__m128)v.v); }
+inline void stream(double* p, VecD v) { _mm_stream_pd(p, (__m128d)v.v); }
+#else
+inline void stream(float* p, VecF v) { store(p, v); }
+inline void stream(double* p, VecD v) { store(p, v); }
+#endif
+template <class T>
+    requires(sizeof(T) == 2)
+inline void stream(T* p, VecF v) {
+    store(p, v);
+}
+inline float reduce_max(VecF v) {
+    const float a = v.v[0] > v.v[1] ? v.v[0] : v.v[1], b = v.v[2] > v.v[3] ? v.v[2] : v.v[3];
+    return a > b ? a : b;
+}
+inline double reduce_max(VecD v) { return v.v[0] > v.v[1] ? v.v[0] : v.v[1]; }
+inline VecD low_half(VecF v) { return VecD::Native{v.v[0], v.v[1]}; }
+inline VecD high_half(VecF v) { return VecD::Native{v.v[2], v.v[3]}; }
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass
