@@ -21,12 +21,13 @@ if "$python" -c 'import nanobind, scikit_build_core' 2>/dev/null && hash cmake n
     isolation=(--no-build-isolation)
 fi
 
-# name, sanitizers: an engine under build/sanitize/name/site.
+# name, sanitizers, instruction sets of x86-64: an engine under build/sanitize/name/site.
 build() {
-    local folder=build/sanitize/$1
+    local folder=build/sanitize/$1 isas=()
+    [[ $(uname -m) == x86_64 ]] && isas=(-Ccmake.define.ONEPASS_ISAS="$3")
     rm -rf "$folder/site"
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps "${isolation[@]}" --target "$folder/site" \
-        -Cbuild-dir="$folder/cmake" -Ccmake.build-type=Debug -Ccmake.define.ONEPASS_SANITIZE="$2" .
+        -Cbuild-dir="$folder/cmake" -Ccmake.build-type=Debug -Ccmake.define.ONEPASS_SANITIZE="$2" "${isas[@]}" .
 }
 
 # name, library: the program under that engine. The interpreter itself is not instrumented, so the library is preloaded
@@ -59,7 +60,7 @@ address() {
     export UBSAN_OPTIONS=print_stacktrace=1
     run_alone undefined undefined fork
     run_alone address address,undefined
-    build address address,undefined
+    build address address,undefined 'v2;v3;v4'
     run address libasan.so memory
     run address libasan.so threads
 }
@@ -67,7 +68,7 @@ address() {
 thread() {
     export TSAN_OPTIONS="suppressions=$PWD/tools/tsan.supp halt_on_error=1 second_deadlock_stack=1"
     run_alone thread thread
-    build thread thread
+    build thread thread v2  # whose memory accesses are plain ones, all of which the sanitizer sees
     run thread libtsan.so threads
 }
 
