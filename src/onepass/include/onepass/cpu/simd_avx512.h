@@ -14,6 +14,23 @@ inline VecF max_aside(VecF a, VecF b) {
 }
 inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
 
+// Lanes of one vector by the low bits of another.
+constexpr int kLookupLanes = 16;
+inline VecF::Bits lookup(const std::int32_t (&table)[16], VecF::Bits index) {
+    return (VecF::Bits)_mm512_permutexvar_epi32((__m512i)index, _mm512_load_si512(table));
+}
+inline VecF lookup(const float (&table)[16], VecF::Bits index) {
+    return (VecF::Native)_mm512_permutexvar_ps((__m512i)index, _mm512_load_ps(table));
+}
+
+// What lies below a floor: raised to it beforehand (raise), or, here, made 0 by a mask at the end (fma_raised).
+inline VecF raise(VecF x, VecF) { return x; }
+inline VecD raise(VecD x, VecD floor) { return max(floor, x); }
+inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
+    const __mmask16 keep = _mm512_cmp_ps_mask((__m512)x.v, (__m512)floor.v, _CMP_NLT_UQ);
+    return (VecF::Native)_mm512_maskz_fmadd_ps(keep, (__m512)a.v, (__m512)b.v, (__m512)c.v);
+}
+
 inline VecF widen(__m256i bits, bfloat16) {
     return (VecF::Native)_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
