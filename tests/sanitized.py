@@ -130,14 +130,18 @@ chance = random.Random(0)
 ran = Counter()
 
 
+@lru_cache
+def machine(isa, small):
+    this_machine.cache_clear()
+    caches = {"l1_bytes": 1 << 10, "l2_bytes": 8 << 10, "l3_bytes": 16 << 10} if small else {}
+    return dataclasses.replace(this_machine(), **caches)
+
+
 def plan_for(isa, small):
     """`small`: caches of a few KiB, so that small arrays are split, chunked, and stored past them by three threads."""
     _engine.choose_isa(isa)
     _engine.set_num_threads(3 if small else 2)
-    this_machine.cache_clear()
-    caches = {"l1_bytes": 1 << 10, "l2_bytes": 8 << 10, "l3_bytes": 16 << 10} if small else {}
-    machine = dataclasses.replace(this_machine(), **caches)
-    call.this_machine = lambda: machine
+    call.this_machine = lambda: machine(isa, small)
     for name, usual in THRESHOLDS.items():
         setattr(plan, name, 1 if small else usual)
 
@@ -180,9 +184,9 @@ def check(op, shape, dtype, dim, algorithm=None, result_dtype=None):
 
 
 # Around the widths of vectors (2 to 16 lanes), of eight of them, of cache lines, and of a chunk of 4096.
-LENGTHS = (1, 2, 3, 5, 8, 9, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255, 1023, 1025, 4097, 9001)
-INNERS = (2, 3, 5, 7, 8, 12, 15, 16, 17, 31, 33, 100, 259)
-STEPS = (1, 2, 3, 17, 133)
+LENGTHS = (1, 3, 8, 15, 17, 33, 63, 129, 255, 1025, 9001)
+INNERS = (2, 3, 7, 12, 16, 17, 33, 100, 259)
+STEPS = (1, 3, 133)
 SEVERAL = (((1,), 0), ((1, 1), 0), ((3, 4, 5), (0, 2)), ((3, 4, 5), None), ((2, 3, 5, 7), (1, 3)))
 EMPTY = (((0,), 0), ((0, 5), 1), ((5, 0), 1), ((0, 5), 0), ((5, 0), 0), ((2, 0, 3), (0, 2)), ((0, 0), None))
 
@@ -190,7 +194,7 @@ EMPTY = (((0,), 0), ((0, 5), 1), ((5, 0), 1), ((0, 5), 0), ((5, 0), 0), ((2, 0, 
 def memory():
     for dtype, op in itertools.product(DTYPES, OPS):
         for length, algorithm in itertools.product(LENGTHS, ROWS):
-            for rows in (1, 3, 9, 21) if length < 200 else (3,):  # below, at and above a batch of short rows
+            for rows in (2, 21) if length < 200 else (3,):  # less and more than a batch of short rows
                 check(op, (rows, length), dtype, 1, algorithm)
         for inner, steps, algorithm in itertools.product(INNERS, STEPS, TILES):
             check(op, (2, steps, inner), dtype, 1, algorithm)
