@@ -260,6 +260,8 @@ def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: s
 
 def _aliases_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether two indices may name one element: a stride shorter than what faster axes span."""
+    if 0 in shape:  # no element, and strides that NumPy sets to 0
+        return False
     span = 0
     for stride, size in sorted((abs(st), sz) for st, sz in zip(strides, shape, strict=True) if sz > 1):
         if stride <= span:

@@ -350,13 +350,16 @@ template <class T, class Source>
 class Emitter {
     static constexpr int W = kLanes<Compute<T>>;
     static constexpr std::int64_t kLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
+    // Only then does what step() leaves begin with a line. Where it does not, nothing is stored past the cache anyway.
+    static constexpr bool kStepsAreLines = 4 * W % kLine == 0;
 
    public:
     Emitter() = default;  // of nothing
     Emitter(T* y, std::int64_t n, bool past_cache, const Source& value, Carry* carry = nullptr)
         : y_(y), n_(n), value_(value) {
         const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
-        if (past_cache && n >= 2 * kLine && misaligned % static_cast<std::int64_t>(sizeof(T)) == 0) carry_ = carry;
+        const bool aligned = misaligned % static_cast<std::int64_t>(sizeof(T)) == 0;
+        if (kStepsAreLines && past_cache && n >= 2 * kLine && aligned) carry_ = carry;
         const bool continues = carry_ && misaligned != 0 && carry_->ends_at(y);
         if (carry_ && !continues) carry_->flush();
         if (misaligned != 0 && n >= 2 * kLine) {
