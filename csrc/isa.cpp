@@ -2,11 +2,12 @@
 
 namespace onepass {
 
+// Weak: null if ONEPASS_ISAS left the instruction set out of the build.
 #define ONEPASS_DECLARE(isa, bytes)                                            \
     namespace isa {                                                            \
-    void run_rows(const Job&, const void*, void*);                             \
-    void run_tiles(const Job&, const void*, void*);                            \
-    void run_copy(void*, const void*, std::int64_t, bool, int);                \
+    [[gnu::weak]] void run_rows(const Job&, const void*, void*);               \
+    [[gnu::weak]] void run_tiles(const Job&, const void*, void*);              \
+    [[gnu::weak]] void run_copy(void*, const void*, std::int64_t, bool, int);  \
     static const Kernels table = {#isa, run_rows, run_tiles, run_copy, bytes}; \
     }
 
@@ -24,18 +25,21 @@ namespace {
 // Best first.
 std::vector<const Kernels*> usable() {
     std::vector<const Kernels*> all;
+    const auto add = [&](const Kernels& kernels, bool runs_here) {
+        if (kernels.rows && runs_here) all.push_back(&kernels);
+    };
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
     const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                     __builtin_cpu_supports("avx512cd");
-    if (v4 && __builtin_cpu_supports("avx512bf16")) all.push_back(&v4_bf16::table);
-    if (v4) all.push_back(&v4::table);
-    if (v3) all.push_back(&v3::table);
-    if (__builtin_cpu_supports("sse4.2")) all.push_back(&v2::table);
+    add(v4_bf16::table, v4 && __builtin_cpu_supports("avx512bf16"));
+    add(v4::table, v4);
+    add(v3::table, v3);
+    add(v2::table, __builtin_cpu_supports("sse4.2"));
 #else
-    all.push_back(&generic::table);
+    add(generic::table, true);
 #endif
     return all;
 }

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "poison.h"
+
 namespace onepass {
 namespace {
 
@@ -30,7 +32,7 @@ class BlockCache {
                 by_size_.erase(it);
                 stats_.cached_bytes -= found;
                 --stats_.cached_blocks;
-                return hand_out(block, found);
+                return hand_out(block, found, bytes);
             }
             ++stats_.misses;
         }
@@ -38,7 +40,7 @@ class BlockCache {
         if (!block && empty() > 0) block = map(size);
         if (!block) return nullptr;
         std::lock_guard lock(mutex_);
-        return hand_out(block, size);
+        return hand_out(block, size, bytes);
     }
 
     void give(void* block) {
@@ -49,10 +51,11 @@ class BlockCache {
         stats_.live_bytes -= size;
         --stats_.live_blocks;
         if (size > stats_.bound_bytes) {
-            munmap(block, size);
+            unmap(block, size);
             return;
         }
         shrink_to(stats_.bound_bytes - size);
+        allow_only(block, 0, size);
         recent_.push_front(block);
         by_size_.emplace(size, recent_.begin());
         stats_.cached_bytes += size;
@@ -104,7 +107,13 @@ class BlockCache {
         return base + head;
     }
 
-    void* hand_out(void* block, std::size_t size) {
+    static void unmap(void* block, std::size_t size) {
+        allow_only(block, size, size);  // whoever maps these addresses next may use all of them
+        munmap(block, size);
+    }
+
+    void* hand_out(void* block, std::size_t size, std::size_t asked) {
+        allow_only(block, asked, size);
         live_.emplace(block, size);
         stats_.live_bytes += size;
         ++stats_.live_blocks;
@@ -116,7 +125,7 @@ class BlockCache {
             const auto oldest = std::prev(recent_.end());
             for (auto it = by_size_.begin(); it != by_size_.end(); ++it) {
                 if (it->second != oldest) continue;
-                munmap(*oldest, it->first);
+                unmap(*oldest, it->first);
                 stats_.cached_bytes -= it->first;
                 --stats_.cached_blocks;
                 by_size_.erase(it);

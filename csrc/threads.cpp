@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "onepass/cpu/threads.h"
+#include "poison.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -165,6 +166,7 @@ class ThreadScratch {
             if (!memory_[i]) throw std::bad_alloc();
             size_[i] = rounded;
         }
+        allow_only(memory_[i], bytes, size_[i]);
         return memory_[i];
     }
 

@@ -20,6 +20,8 @@
 
 namespace {
 
+constexpr unsigned kMostSeconds = 120;  // of a run that takes two: what hangs is ended
+
 std::atomic<int> failures{0};
 
 void expect(bool right, const char* what) {
@@ -128,6 +130,7 @@ pid_t child(unsigned seed) {
     if (pid != 0) return pid;
     exchange.clear();
     lock.unlock();
+    alarm(kMostSeconds);
     failures = 0;
     use_both(seed, 30);
     _exit(failures == 0 ? 0 : 1);
@@ -136,6 +139,7 @@ pid_t child(unsigned seed) {
 }  // namespace
 
 int main(int argument_count, char**) {
+    alarm(kMostSeconds);
     const bool forks = argument_count > 1;
     onepass::prepare_threads();
     onepass::set_cache_bound(std::size_t{32} << 20);

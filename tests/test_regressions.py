@@ -258,6 +258,7 @@ def test_empty_and_size_one():
         for dim in (*range(len(shape)), None):
             x = np.zeros(shape, np.float32)
             assert onepass.softmax(x, dim).shape == onepass.log_softmax(torch.from_numpy(x), dim).shape == shape
+            assert onepass.softmax(x, dim, out=np.zeros(shape, np.float32)).shape == shape
             np.testing.assert_array_equal(onepass.logsumexp(x, dim), reference.logsumexp(x, dim))
             np.testing.assert_array_equal(onepass.sum(x, dim), reference.sum(x, dim))
             np.testing.assert_array_equal(onepass.mean(x, dim), reference.mean(x, dim))

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the engine with sanitizers and runs tests/sanitized.py under each: `tools/sanitize.sh [address] [thread]`, by
-# default both. Needs g++ and, of Python, what onepass itself needs. Nothing is installed outside build/sanitize.
+# Builds the engine with sanitizers and runs tests/sanitized.cpp and tests/sanitized.py under each: `tools/sanitize.sh
+# [address] [thread]`, by default both. Needs g++ and, of Python, what onepass itself needs. Nothing is installed outside
+# build/sanitize.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,18 +14,20 @@ if [[ $("$CXX" --version | head -1) == *clang* ]]; then
     exit 1
 fi
 
-# The tools of the build as they are here, or else in an environment of their own.
+# The tools of the build as they are here, so that a second run compiles only what has changed, or else in an
+# environment of their own.
 isolation=()
-if "$python" -c 'import nanobind, scikit_build_core' 2>/dev/null; then
+if "$python" -c 'import nanobind, scikit_build_core' 2>/dev/null && hash cmake ninja 2>/dev/null; then
     isolation=(--no-build-isolation)
 fi
 
-# name, sanitizers: an engine under build/sanitize/name/site.
+# name, sanitizers, instruction sets of x86-64: an engine under build/sanitize/name/site.
 build() {
-    local folder=build/sanitize/$1
+    local folder=build/sanitize/$1 isas=()
+    [[ $(uname -m) == x86_64 ]] && isas=(-Ccmake.define.ONEPASS_ISAS="$3")
     rm -rf "$folder/site"
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps "${isolation[@]}" --target "$folder/site" \
-        -Cbuild-dir="$folder/cmake" -Ccmake.build-type=Debug -Ccmake.define.ONEPASS_SANITIZE="$2" .
+        -Cbuild-dir="$folder/cmake" -Ccmake.build-type=Debug -Ccmake.define.ONEPASS_SANITIZE="$2" "${isas[@]}" .
 }
 
 # name, library: the program under that engine. The interpreter itself is not instrumented, so the library is preloaded
@@ -34,7 +37,7 @@ run() {
     local site=build/sanitize/$1/site library
     library=$("$CXX" -print-file-name="$2")
     shift 2
-    echo "+ $library: tests/sanitized.py $* (ONEPASS_ISA=${ONEPASS_ISA:-})"
+    echo "+ $library: tests/sanitized.py $*"
     setarch "$(uname -m)" -R env LD_PRELOAD="$library $("$CXX" -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc \
         PYTHONPATH="$PWD/$site:$packages" PYTHONDONTWRITEBYTECODE=1 \
         "$python" -S -X faulthandler tests/sanitized.py "$@"
@@ -57,18 +60,15 @@ address() {
     export UBSAN_OPTIONS=print_stacktrace=1
     run_alone undefined undefined fork
     run_alone address address,undefined
-    build address address,undefined
-    local isa
-    for isa in $(ONEPASS_ISA='' run address libasan.so isas | tail -n 1); do
-        ONEPASS_ISA=$isa run address libasan.so memory
-    done
+    build address address,undefined 'v2;v3;v4'
+    run address libasan.so memory
     run address libasan.so threads
 }
 
 thread() {
     export TSAN_OPTIONS="suppressions=$PWD/tools/tsan.supp halt_on_error=1 second_deadlock_stack=1"
     run_alone thread thread
-    build thread thread
+    build thread thread v2  # whose memory accesses are plain ones, all of which the sanitizer sees
     run thread libtsan.so threads
 }
 

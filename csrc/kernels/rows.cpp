@@ -1,20 +1,17 @@
 // Compiled once per instruction set: ONEPASS_ISA names it.
 #include "onepass/cpu/rows.h"
 
+#include "dispatch.h"
 #include "kernels.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
 void run_rows(const Job& job, const void* x, void* y) {
-    // One dtype throughout: kernels read and write it. Two: both ends are converted in cache-sized pieces.
-    if (job.in == job.out) {
-        with_type(job.in, [&](auto* null) { Rows<std::remove_pointer_t<decltype(null)>>(job, x, y).run(); });
-    } else if (job.in == DType::f64 || job.out == DType::f64) {
-        Rows<double>(job, x, y).run();
-    } else {
-        Rows<float>(job, x, y).run();
-    }
+#if defined(__AVX512BF16__)
+    if (!narrows_to_bfloat16(job)) return v4::run_rows(job, x, y);
+#endif
+    run_typed<Rows>(job, x, y);
 }
 
 void run_copy(void* to, const void* from, std::int64_t bytes, bool past_cache, int threads) {

@@ -291,6 +291,8 @@ def _place(device: int | None) -> str:
 
 def _aliases_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether two indices may name one element: a stride shorter than what faster axes span."""
+    if 0 in shape:  # no element, and strides that NumPy sets to 0
+        return False
     span = 0
     for stride, size in sorted((abs(st), sz) for st, sz in zip(strides, shape, strict=True) if sz > 1):
         if stride <= span:

@@ -1,15 +1,19 @@
 // The exponential of a softmax, without the rounding of x - max.
 //
-// exp(x) = 2^n * exp(r), n = round(x * log2e), r = x - n * ln2, and dividing by 2^k, k the row's exponent, only changes
-// the integer n. So the maximum is never subtracted from x, and exp keeps its full accuracy however far x lies below
-// the maximum; subtracting first costs up to half an ULP of the difference, 32 ULP of the result 64 below the maximum.
-// Changing k by merging two partial sums is exact for the same reason.
+// exp(x) = 2^n * exp(r), n a multiple of 1 / kSteps next to x * log2e, r = x - n * ln2, and dividing by 2^k, k the
+// row's exponent, only changes n by an integer. So the maximum is never subtracted from x, and exp keeps its full
+// accuracy however far x lies below the maximum; subtracting first costs up to half an ULP of the difference, 32 ULP of
+// the result 64 below the maximum. Changing k by merging two partial sums is exact for the same reason.
 //
 // A row whose maximum is beyond kShiftLimit has it subtracted first (Anchor::shift). By then the subtraction is exact
 // for every x that matters: either x is within a factor of two of the maximum, or exp(x - max) is zero.
 //
 // Everything is scaled by 2^kExpBias on top, which the reciprocal of the sum takes out again: no exponential that
 // matters to the result is subnormal, and only the final multiplication rounds into the subnormal range.
+//
+// Where a vector can be looked up in another one by lanes (simd.h), float32 takes as many powers of two per octave as
+// that holds (kSteps): r is that much shorter, and three coefficients do for six. Each power comes with what rounding
+// it to float32 has lost, so that the result is nearer to exp(x) than with the long polynomial: 0.53 ULP.
 #pragma once
 
 #include <math.h>
@@ -25,23 +29,75 @@ inline namespace ONEPASS_ISA {
 template <class C>
 struct ExpTable;
 
+// float32, by look-up: steps, exp(r) = 1 + r * q(r) (Lawson fits), 2^(i / steps) and its relative rounding error.
+template <int kSteps>
+struct Powers;
+
 template <>
-struct ExpTable<float> {
-    static constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer and leaves that in the low bits
-    static constexpr int kMantissaBits = 23;
-    static constexpr int kExponentBias = 127;
-    static constexpr int kBias = 60;
-    static constexpr float kFloor = 118;  // e^-118 = 2^-170: far below the smallest subnormal, within reach of kBias
-    // ln2 in two parts: n * high is exact (9 bits times n), and so is x - n * high, which n brings near.
-    static constexpr float kLn2High = 0x1.63p-1f;
-    static constexpr float kLn2Low = -0x1.bd0106p-13f;
-    // exp(r) = 1 + r * q(r), |r| <= ln2 / 2: relative error 2.1e-9 before rounding (Lawson fit)
+struct Powers<16> {  // |r| <= ln2 / 32: relative error 1.2e-9
+    static constexpr int kStepBits = 4;
+    static constexpr float kPolynomial[] = {0.16666074097156525f, 0.5000162124633789f, 1.0f};
+    // Bit patterns, less what adding the index shifted into place puts there.
+    alignas(64) static constexpr std::int32_t kPower[] = {
+        0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
+        0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
+    alignas(64) static constexpr float kLost[] = {0,
+                                                  4.62854708e-08f,
+                                                  -1.19921571e-08f,
+                                                  4.72978236e-08f,
+                                                  3.19341809e-08f,
+                                                  3.62105731e-08f,
+                                                  -3.09907208e-08f,
+                                                  -7.47521317e-09f,
+                                                  1.71142713e-08f,
+                                                  -3.04768342e-08f,
+                                                  5.23333425e-09f,
+                                                  6.10759162e-09f,
+                                                  -1.47196054e-08f,
+                                                  -5.25879512e-09f,
+                                                  -6.12825982e-09f,
+                                                  5.14060921e-09f};
+};
+
+template <>
+struct Powers<8> {  // |r| <= ln2 / 16: relative error 1.8e-8
+    static constexpr int kStepBits = 3;
+    static constexpr float kPolynomial[] = {0.16664297878742218f, 0.5000647902488708f, 1.0f};
+    alignas(32) static constexpr std::int32_t kPower[] = {0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7,
+                                                          0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
+    alignas(32) static constexpr float kLost[] = {0,
+                                                  -1.19921571e-08f,
+                                                  3.19341809e-08f,
+                                                  -3.09907208e-08f,
+                                                  1.71142713e-08f,
+                                                  5.23333425e-09f,
+                                                  -1.47196054e-08f,
+                                                  -6.12825982e-09f};
+};
+
+// Without: the polynomial alone.
+template <>
+struct Powers<1> {  // |r| <= ln2 / 2: relative error 2.1e-9
     static constexpr float kPolynomial[] = {0.0013843010367f, 0.00837453745604f, 0.0416680296877f,
                                             0.166664267558f,  0.499999940464f,   1.00000003316f};
 };
 
 template <>
+struct ExpTable<float> : Powers<kLookupLanes> {
+    static constexpr int kSteps = kLookupLanes;
+    static constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer and leaves that in the low bits
+    static constexpr int kMantissaBits = 23;
+    static constexpr int kExponentBias = kSteps > 1 ? 0 : 127;  // the powers bring it along
+    static constexpr int kBias = 60;
+    static constexpr float kFloor = 118;  // e^-118 = 2^-170: far below the smallest subnormal, within reach of kBias
+    // ln2 / kSteps in two parts: n * high is exact (9 bits times n), and so is x - n * high, which n brings near.
+    static constexpr float kLn2High = 0x1.63p-1f / kSteps;
+    static constexpr float kLn2Low = -0x1.bd0106p-13f / kSteps;
+};
+
+template <>
 struct ExpTable<double> {
+    static constexpr int kSteps = 1;
     static constexpr double kRound = 0x1.8p52;
     static constexpr int kMantissaBits = 52;
     static constexpr int kExponentBias = 1023;
@@ -82,18 +138,25 @@ template <class C, bool kShifted>
 ONEPASS_INLINE Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
     using Table = ExpTable<C>;
     if constexpr (kShifted) x = x - anchor.shift;
-    x = max(anchor.floor, x);
-    const Vec<C> t = fma(x, Vec<C>(static_cast<C>(kLog2E)), anchor.magic);
+    const Vec<C> above = raise(x, anchor.floor);
+    const Vec<C> t = fma(above, Vec<C>(static_cast<C>(kLog2E * Table::kSteps)), anchor.magic);
     const Vec<C> n = t - anchor.magic;
-    Vec<C> r = fma(n, Vec<C>(-Table::kLn2High), x);
+    Vec<C> r = fma(n, Vec<C>(-Table::kLn2High), above);
     r = fma(n, Vec<C>(-Table::kLn2Low), r);
     Vec<C> q = Table::kPolynomial[0];
     for (unsigned i = 1; i < sizeof(Table::kPolynomial) / sizeof(C); ++i) q = fma(q, r, Vec<C>(Table::kPolynomial[i]));
-    const Vec<C> e = fma(q, r, Vec<C>(C(1)));
-    // The low bits of t hold n - k + kBias + the exponent's bias: shifted into place they are that power of two. It is
-    // multiplied, not added to e's exponent, so that NaN stays NaN.
-    const auto power = bit_cast<typename Vec<C>::Native>(bit_cast<typename Vec<C>::Bits>(t.v) << Table::kMantissaBits);
-    return e * Vec<C>(power);
+    // The low bits of t hold (n - k + kBias) * kSteps + the exponent's bias: shifted into place they are that power of
+    // two.
+    const auto index = bit_cast<typename Vec<C>::Bits>(t.v);
+    if constexpr (Table::kSteps > 1) {
+        const auto bits = (index << (Table::kMantissaBits - Table::kStepBits)) + lookup(Table::kPower, index);
+        const Vec<C> power = bit_cast<typename Vec<C>::Native>(bits);
+        return fma_raised(x, anchor.floor, power, fma(q, r, lookup(Table::kLost, index)), power);
+    } else {
+        // It is multiplied, not added to e's exponent, so that NaN stays NaN.
+        const Vec<C> power = bit_cast<typename Vec<C>::Native>(index << Table::kMantissaBits);
+        return fma(q, r, Vec<C>(C(1))) * power;
+    }
 }
 
 // The anchor for rows whose maximum is `max`, one row per lane. `exact`: the maximum itself, so that its own
@@ -105,12 +168,13 @@ inline Anchor<Vec<C>, true> anchor_at(Vec<C> max, bool exact) {
     const Vec<C> m = max - shift;
     const Vec<C> k = (m * Vec<C>(static_cast<C>(kLog2E)) + Vec<C>(Table::kRound)) - Vec<C>(Table::kRound);
     return {shift, m - Vec<C>(Table::kFloor),
-            Vec<C>(Table::kRound + static_cast<C>(Table::kExponentBias + Table::kBias)) - k};
+            Vec<C>(Table::kRound + static_cast<C>(Table::kExponentBias + Table::kBias * Table::kSteps)) -
+                Vec<C>(static_cast<C>(Table::kSteps)) * k};
 }
 
 // Calls f with the anchor, without its shift if that is zero: the subtraction is one of 18 operations on an element.
 template <class C, class F>
-inline auto with_anchor(const Anchor<Vec<C>, true>& anchor, F&& f) {
+ONEPASS_INLINE auto with_anchor(const Anchor<Vec<C>, true>& anchor, F&& f) {
     if (anchor.shift.v[0] == 0) return f(Anchor<Vec<C>, false>{anchor.shift, anchor.floor, anchor.magic});
     return f(anchor);
 }
@@ -119,9 +183,9 @@ inline auto with_anchor(const Anchor<Vec<C>, true>& anchor, F&& f) {
 template <class C>
 inline double log_of_anchor(C shift, C magic) {
     using Table = ExpTable<C>;
-    const double k =
-        static_cast<double>(Table::kRound) + (Table::kExponentBias + Table::kBias) - static_cast<double>(magic);
-    return static_cast<double>(shift) + k * kLn2;
+    const double steps = static_cast<double>(Table::kRound) + (Table::kExponentBias + Table::kBias * Table::kSteps) -
+                         static_cast<double>(magic);
+    return static_cast<double>(shift) + steps / Table::kSteps * kLn2;
 }
 
 // log(d) for a positive normal d; NaN for NaN. Relative accuracy also next to 1, where log_softmax of a row with one

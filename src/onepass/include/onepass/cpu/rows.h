@@ -9,8 +9,6 @@
 // threads.
 #pragma once
 
-#include <new>
-
 #include "access.h"
 #include "short_rows.h"
 #include "span.h"
@@ -88,9 +86,8 @@ class Rows {
             keep[1] = keep[0] + apart;
         }
         using Source = std::conditional_t<kSoftmax, Normalized<C>, Applied<T, LogSoftmaxOp<Vec<C>>>>;
-        alignas(Emitter<T, Source>) unsigned char storage[sizeof(Emitter<T, Source>)];
-        Emitter<T, Source>* ready = nullptr;  // the row before
         Carry carry;
+        Emitter<T, Source> ready;  // the row before: at first, none
         Offsets at = row(begin);
         C top = max_of(reinterpret_cast<const T*>(x_row(at)), n);
         for (std::int64_t r = begin; r < end; ++r) {
@@ -99,48 +96,42 @@ class Rows {
             if (r + 1 < end) at = row(r + 1);
             MaxAhead<T> next(reinterpret_cast<const T*>(x_row(at)));
             C* e = keep[r & 1];
-            const auto anchor = anchor_at(Vec<C>(top), !kSoftmax);
-            const double sum = summed<kSoftmax>(x, n, anchor, e, next, ready);
-            if (ready) ready->finish();
+            const double sum = summed<kSoftmax>(x, n, anchor_at(Vec<C>(top), !kSoftmax), e, next, ready);
+            ready.finish();
             if constexpr (kSoftmax) {
-                const Source source{e, Scale<C>(sum)};
-                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, source, &carry);
+                ready = Emitter<T, Source>(y, n, job_.nontemporal, {e, Scale<C>(sum)}, &carry);
             } else {
-                const Source source{x, log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>})};
-                ready = new (storage) Emitter<T, Source>(y, n, job_.nontemporal, source, &carry);
+                const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
+                ready = Emitter<T, Source>(y, n, job_.nontemporal, {x, op}, &carry);
             }
             top = next.value(n);
         }
-        if (ready) ready->finish();
+        ready.finish();
         carry.flush();
     }
 
+    // The sum of a row's exponentials; `next` and `ready` are taken along. Copies whose addresses nobody has stay in
+    // registers.
     template <bool kSoftmax, class Ready>
     static double summed(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep, MaxAhead<T>& next,
-                         Ready* ready) {
-        // Copies whose addresses nobody has stay in registers.
+                         Ready& ready) {
         MaxAhead<T> ahead = next;
-        if (!ready) {
-            const double sum =
-                exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY { ahead.step(i); });
-            next = ahead;
-            return sum;
-        }
-        Ready writer = *ready;
+        Ready writer = ready;
         const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
             ahead.step(i);
             writer.step();
         });
         next = ahead;
-        *ready = writer;
+        ready = writer;
         return sum;
     }
 
     template <bool kSoftmax, class Beside>
-    static double exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep,
-                               Beside&& beside) {
+    ONEPASS_INLINE static double exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep,
+                                              Beside&& beside) {
         if constexpr (kSoftmax) {
-            return with_anchor(anchor, [&](const auto& a) { return sum_exp<false, true>(x, n, a, keep, beside); });
+            return with_anchor(
+                anchor, [&](const auto& a) ONEPASS_INLINE_BODY { return sum_exp<false, true>(x, n, a, keep, beside); });
         } else {
             return sum_exp<true, false>(x, n, anchor, keep, beside);
         }

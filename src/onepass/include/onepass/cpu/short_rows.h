@@ -7,25 +7,10 @@
 #include "access.h"
 #include "across.h"
 #include "span.h"
+#include "usual.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
-
-// What a row must look like for exponent 0 to serve as its own (ShortRows::softmax).
-template <class C>
-struct Usual;
-template <>
-struct Usual<float> {
-    static constexpr float kMostX = 44;         // its exponential, 2^123.5 with the bias, is the largest used
-    static constexpr float kMostSum = 0x1p124;  // beyond: far from overflow, but not farther than any row may be
-    static constexpr float kLeastSum = 0x1p45;  // below: what the floor cuts off might still show in the result
-};
-template <>
-struct Usual<double> {
-    static constexpr double kMostX = 300;
-    static constexpr double kMostSum = 0x1p940;
-    static constexpr double kLeastSum = 0x1p330;
-};
 
 template <class T>
 class ShortRows {
@@ -139,19 +124,16 @@ class ShortRows {
     void softmax(const Batch& b) const {
         alignas(kCacheLine) C e[W * kMostVectors * W];
         V part[W];
-        // Most rows have their maximum within reach of exponent 0 as it is: none need be found beforehand. What came
-        // out tells whether that was so; if it was, the results have the same bits, since another exponent only scales
-        // all by a power of two. NaN and infinities fail the test too.
         V top = -kInfinity<C>;
-        const auto zero = anchor_at(V(C(0)), false);
+        const auto anchor = usual_anchor<C>();
         for (int r = 0; r < b.count; ++r) {
             fetch(b, r);
-            part[r] = exponentials(b.x[r], Anchor<V, false>{zero.shift, zero.floor, zero.magic}, e + r * stride_, top);
+            part[r] = exponentials(b.x[r], anchor, e + r * stride_, top);
         }
         repeat_first(b, part);
         alignas(kCacheLine) double sum[W];
         wide_sums(part, sum);
-        if (!all_within(top, -kInfinity<C>, Usual<C>::kMostX) || !all_usual(sum)) softmax_sums_of_any(b, e, sum);
+        if (!are_usual(top, sum, W)) softmax_sums_of_any(b, e, sum);
         alignas(kCacheLine) C scale[W], scale_low[W];
         for (int r = 0; r < W; ++r) {
             const double s = 1.0 / sum[r];
@@ -163,13 +145,6 @@ class ShortRows {
             const V exponential = load(e + r * stride_ + i);
             return fma(exponential, V(scale[r]), exponential * V(scale_low[r]));
         });
-    }
-
-    static bool all_usual(const double (&sum)[W]) {
-        for (double s : sum) {
-            if (!(s >= Usual<C>::kLeastSum && s <= Usual<C>::kMostSum)) return false;
-        }
-        return true;
     }
 
     // The sum of the lanes of each row, in float64.
@@ -212,14 +187,6 @@ class ShortRows {
         }
         repeat_first(b, part);
         wide_sums(part, sum);
-    }
-
-    // NaN is not within.
-    static bool all_within(V v, C least, C most) {
-        for (int i = 0; i < W; ++i) {
-            if (!(v.v[i] >= least && v.v[i] <= most)) return false;
-        }
-        return true;
     }
 
     // The maximum of every row, NaN left out.
@@ -336,7 +303,7 @@ class ShortRows {
         const V all = kSign > 0 ? maxima_across(part) : minima_across(part);
         double result[W];
         for (int r = 0; r < W; ++r) result[r] = static_cast<double>(all.v[r]);
-        if (!all_within(nan, C(0), C(0))) {
+        if (reduce_sum(nan) != 0) {
             for (int r = 0; r < b.count; ++r) result[r] = extreme_of<kSign>(b.x[r], n_);
         }
         store_results(b, result);

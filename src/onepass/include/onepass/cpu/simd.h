@@ -36,17 +36,18 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
+// Bits are unsigned: those of a power of two that is thrown away afterwards may overflow.
 template <class C>
 struct Lanes;
 template <>
 struct Lanes<float> {
     typedef float Native __attribute__((vector_size(kVectorBytes)));
-    typedef std::int32_t Bits __attribute__((vector_size(kVectorBytes)));
+    typedef std::uint32_t Bits __attribute__((vector_size(kVectorBytes)));
 };
 template <>
 struct Lanes<double> {
     typedef double Native __attribute__((vector_size(kVectorBytes)));
-    typedef std::int64_t Bits __attribute__((vector_size(kVectorBytes)));
+    typedef std::uint64_t Bits __attribute__((vector_size(kVectorBytes)));
 };
 
 template <class C>

@@ -8,6 +8,23 @@ inline namespace ONEPASS_ISA {
 inline VecF max_aside(VecF a, VecF b) { return max(a, b); }
 inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
 
+// Lanes of one vector by the low bits of another.
+constexpr int kLookupLanes = 8;
+inline VecF::Bits lookup(const std::int32_t (&table)[8], VecF::Bits index) {
+    const __m256i values = _mm256_load_si256(reinterpret_cast<const __m256i*>(table));
+    return (VecF::Bits)_mm256_permutevar8x32_epi32(values, (__m256i)index);
+}
+inline VecF lookup(const float (&table)[8], VecF::Bits index) {
+    return (VecF::Native)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)index);
+}
+
+// What lies below a floor: raised to it beforehand.
+template <class V>
+inline V raise(V x, V floor) {
+    return max(floor, x);
+}
+inline VecF fma_raised(VecF, VecF, VecF a, VecF b, VecF c) { return fma(a, b, c); }
+
 inline VecF widen(__m128i bits, bfloat16) {
     return (VecF::Native)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }

@@ -14,17 +14,41 @@ inline VecF max_aside(VecF a, VecF b) {
 }
 inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
 
+// Lanes of one vector by the low bits of another.
+constexpr int kLookupLanes = 16;
+inline VecF::Bits lookup(const std::int32_t (&table)[16], VecF::Bits index) {
+    return (VecF::Bits)_mm512_permutexvar_epi32((__m512i)index, _mm512_load_si512(table));
+}
+inline VecF lookup(const float (&table)[16], VecF::Bits index) {
+    return (VecF::Native)_mm512_permutexvar_ps((__m512i)index, _mm512_load_ps(table));
+}
+
+// What lies below a floor: raised to it beforehand (raise), or, here, made 0 by a mask at the end (fma_raised).
+inline VecF raise(VecF x, VecF) { return x; }
+inline VecD raise(VecD x, VecD floor) { return max(floor, x); }
+inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
+    const __mmask16 keep = _mm512_cmp_ps_mask((__m512)x.v, (__m512)floor.v, _CMP_NLT_UQ);
+    return (VecF::Native)_mm512_maskz_fmadd_ps(keep, (__m512)a.v, (__m512)b.v, (__m512)c.v);
+}
+
+// Each value to the upper half of a lane: one permutation, no shift.
 inline VecF widen(__m256i bits, bfloat16) {
-    return (VecF::Native)_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+    const __m512i upper = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0,
+                                           3, 0, 2, 0, 1, 0, 0, 0);
+    return (VecF::Native)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, upper, _mm512_castsi256_si512(bits));
 }
 inline VecF widen(__m256i bits, half) { return (VecF::Native)_mm512_cvtph_ps(bits); }
+// Rounds to the upper half of each lane; shifts, which the multiplying units would do, are left out.
 inline __m256i narrow_by_integers(VecF v) {
     const __m512i u = _mm512_castps_si512((__m512)v.v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
     const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v.v, (__m512)v.v, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(
-        _mm512_srli_epi32(_mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000)), 16));
+    const __m512i half = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    const __m512i even = _mm512_mask_add_epi32(half, odd, u, _mm512_set1_epi32(0x8000));
+    const __m512i rounded = _mm512_mask_or_epi32(even, nan, u, _mm512_set1_epi32(0x400000));
+    const __m512i upper = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 31, 29, 27, 25,
+                                           23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, rounded));
 }
 inline __m256i narrow(VecF v, bfloat16) {
 #if defined(__AVX512BF16__)

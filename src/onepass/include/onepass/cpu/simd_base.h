@@ -8,6 +8,14 @@ inline namespace ONEPASS_ISA {
 inline VecF max_aside(VecF a, VecF b) { return max(a, b); }
 inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
 
+constexpr int kLookupLanes = 1;  // none
+
+// What lies below a floor: raised to it beforehand.
+template <class V>
+inline V raise(V x, V floor) {
+    return max(floor, x);
+}
+
 inline void narrow(float f, half* p) { *p = to_half(f); }
 inline void narrow(float f, bfloat16* p) { *p = to_bfloat16(f); }
 template <class T>

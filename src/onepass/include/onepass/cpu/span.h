@@ -148,7 +148,7 @@ struct Fetch {
 // The sum of exp_anchored over the span. `keep`, if not null, receives the exponentials. kWide sums in float64
 // throughout: the sum of a row with one dominant element keeps what the others add.
 template <bool kWide, bool kKeep, bool kShifted, class T, class Beside, class C = Compute<T>>
-inline double sum_exp(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor, C* keep, Beside&& beside) {
+ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Anchor<Vec<C>, kShifted> anchor, C* keep, Beside&& beside) {
     constexpr bool kDirect = kWide || sizeof(C) == 8;
     WideSum<C> total;
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock<C>) {
@@ -285,6 +285,7 @@ template <class C>
 struct Scale {
     Vec<C> high;
     Vec<C> low;
+    Scale() = default;
     explicit Scale(double sum) {
         const double scale = 1.0 / sum;
         high = Vec<C>(static_cast<C>(scale));
@@ -297,7 +298,7 @@ struct Scale {
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
 template <class T, class RowOp>
 struct Applied {
-    const T* x;
+    const T* x = nullptr;
     RowOp op;
     const T* next = nullptr;  // what will be read after this: fetched meanwhile
     ONEPASS_INLINE auto operator()(std::int64_t i) const {
@@ -349,12 +350,16 @@ template <class T, class Source>
 class Emitter {
     static constexpr int W = kLanes<Compute<T>>;
     static constexpr std::int64_t kLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
+    // Only then does what step() leaves begin with a line. Where it does not, nothing is stored past the cache anyway.
+    static constexpr bool kStepsAreLines = 4 * W % kLine == 0;
 
    public:
+    Emitter() = default;  // of nothing
     Emitter(T* y, std::int64_t n, bool past_cache, const Source& value, Carry* carry = nullptr)
         : y_(y), n_(n), value_(value) {
         const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
-        if (past_cache && n >= 2 * kLine && misaligned % static_cast<std::int64_t>(sizeof(T)) == 0) carry_ = carry;
+        const bool aligned = misaligned % static_cast<std::int64_t>(sizeof(T)) == 0;
+        if (kStepsAreLines && past_cache && n >= 2 * kLine && aligned) carry_ = carry;
         const bool continues = carry_ && misaligned != 0 && carry_->ends_at(y);
         if (carry_ && !continues) carry_->flush();
         if (misaligned != 0 && n >= 2 * kLine) {
@@ -407,11 +412,11 @@ class Emitter {
         i_ = end;
     }
 
-    T* y_;
-    std::int64_t n_;
+    T* y_ = nullptr;
+    std::int64_t n_ = 0;
     Source value_;
     std::int64_t i_ = 0;
-    bool past_cache_;
+    bool past_cache_ = false;
     Carry* carry_ = nullptr;
 };
 

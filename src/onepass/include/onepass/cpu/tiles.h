@@ -13,6 +13,7 @@
 #include "access.h"
 #include "partial.h"
 #include "span.h"
+#include "usual.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -179,7 +180,35 @@ class Tiles {
     template <bool kWide, class Beside>
     void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
                       Beside&& beside) const {
-        constexpr bool kDirect = kWide || sizeof(C) == 8;
+        if constexpr (kWide) {
+            exponentials_of_any<true>(u, begin, end, c, keep, beside);
+        } else if (!exponentials_if_usual(u, begin, end, c, keep, beside)) {
+            exponentials_of_any<false>(u, begin, end, c, keep, Nothing{});
+        }
+    }
+
+    template <class Beside>
+    bool exponentials_if_usual(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                               Beside&& beside) const {
+        const auto anchor = usual_anchor<C>();
+        V top = -kInfinity<C>;
+        const auto exponential = [&](V v, int) ONEPASS_INLINE_BODY {
+            top = max_aside(v, top);
+            return exp_anchored(v, anchor);
+        };
+        add_up<false>(u, begin, end, c, keep, exponential, beside);
+        if (!are_usual(top, c.total, distinct(u))) return false;
+        for (int j = 0; j < padded(u.width); j += W) {
+            store(c.max + j, V(C(0)));
+            store(c.shift + j, anchor.shift);
+            store(c.magic + j, anchor.magic);
+        }
+        return true;
+    }
+
+    template <bool kWide, class Beside>
+    void exponentials_of_any(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                             Beside&& beside) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
@@ -195,6 +224,20 @@ class Tiles {
             store(c.floor + j, anchor.floor);
             store(c.magic + j, anchor.magic);
         }
+        const auto exponential = [&](V v, int j) ONEPASS_INLINE_BODY {
+            return exp_anchored(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
+        };
+        add_up<kWide>(u, begin, end, c, keep, exponential, beside);
+        mend_infinities(u, begin, end, c);
+    }
+
+    // c.total: the columns' sums of exponential(x, column).
+    template <bool kWide, class Exponential, class Beside>
+    ONEPASS_INLINE void add_up(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                               Exponential&& exponential, Beside&& beside) const {
+        constexpr bool kDirect = kWide || sizeof(C) == 8;
+        T* buffer = input_buffer();
+        const int width = padded(u.width);
         clear_totals(c, width);
         for (std::int64_t block = begin; block < end; block += kBlock) {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
@@ -202,8 +245,7 @@ class Tiles {
             for (std::int64_t d = block; d < stop; ++d) {
                 C* kept = keep ? keep + (d - begin) * width : nullptr;
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
-                    const V e =
-                        exp_anchored(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
+                    const V e = exponential(v, j);
                     if (kept) store(kept + j, e);
                     if constexpr (kDirect) {
                         add_to_total(c, j, e);
@@ -218,7 +260,6 @@ class Tiles {
             }
         }
         finish_totals(c, width);
-        mend_infinities(u, begin, end, c);
     }
 
     ONEPASS_INLINE static void add_to_total(Columns<C>& c, int j, V v) {

@@ -1,0 +1,48 @@
+// Rows that need no maximum.
+//
+// Most rows have their maximum within reach of exponent 0: their exponentials neither overflow nor vanish as they are.
+// So those are taken first, and what came out tells whether it was so: no element above kMostX, every sum between
+// kLeastSum and kMostSum. If it was, the results have the same bits as with the exponent of the row, which only scales
+// everything by a power of two. If not (NaN and infinities do not pass either), it is done again the long way.
+#pragma once
+
+#include "exp.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+template <class C>
+struct Usual;
+template <>
+struct Usual<float> {
+    static constexpr float kMostX = 44;         // its exponential, 2^123.5 with the bias, is the largest used
+    static constexpr float kMostSum = 0x1p124;  // beyond: far from overflow, but not farther than any row may be
+    static constexpr float kLeastSum = 0x1p45;  // below: what the floor cuts off might still show in the result
+};
+template <>
+struct Usual<double> {
+    static constexpr double kMostX = 300;
+    static constexpr double kMostSum = 0x1p940;
+    static constexpr double kLeastSum = 0x1p330;
+};
+
+template <class C>
+inline Anchor<Vec<C>, false> usual_anchor() {
+    const auto zero = anchor_at(Vec<C>(C(0)), false);
+    return {zero.shift, zero.floor, zero.magic};
+}
+
+// top: the largest elements, NaN left out; sums: n sums of exponentials.
+template <class C>
+inline bool are_usual(Vec<C> top, const double* sums, int n) {
+    for (int i = 0; i < kLanes<C>; ++i) {
+        if (!(top.v[i] <= Usual<C>::kMostX)) return false;
+    }
+    for (int i = 0; i < n; ++i) {
+        if (!(sums[i] >= Usual<C>::kLeastSum && sums[i] <= Usual<C>::kMostSum)) return false;
+    }
+    return true;
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass
