@@ -12,7 +12,7 @@ from stub_gpu import CONTEXTS
 
 import onepass
 from onepass import _engine, arrays, gpu_arrays
-from onepass.cuda import launch, precompile
+from onepass.cuda import CompileError, Functor, Tuning, launch, precompile, prepare
 from onepass.cuda.device import by_name
 from onepass.problem import make_problem
 
@@ -470,3 +470,55 @@ def test_the_stub_keeps_what_a_launch_was_given(gpu, array):
         onepass.softmax(array((4, n)))
         assert gpu.words(4)[2:] == (4, n)
     assert ctypes.sizeof(type(gpu.launched)) == 4160
+
+
+# ---- prepare ----
+
+SQUARED = Functor(
+    "Squared",
+    source="""struct Squared {
+    template <class C> __device__ C operator()(C x, long long, long long) const { return x * x; }
+};""",
+)
+
+
+def test_a_prepared_call_hands_over_the_fields_of_its_functors(gpu, array):
+    x, out = array((64, 1000)), array((64, 1000))
+    run = prepare("softmax", x, load=Functor("onepass::cuda::Scaled", (0.5,)), store=SQUARED)
+    assert "Scaled" in run.plan.kernel and "Squared" in run.plan.kernel
+    y = run(x)
+    assert gpu.words(8) == (x.address, y.address, 64, 1000, 64, 1000, 1000, np.float64(0.5).view(np.int64))
+    gpu.forget_calls()
+    run(array((64, 1000)))
+    assert gpu.calls == HOT
+    into = prepare("softmax", x, out=out, tuning=Tuning(pack=1))
+    assert ".pack = 1" in into.plan.kernel
+    assert into(x, out) is out
+
+
+def test_a_prepared_call_takes_arrays_of_its_layout_only(gpu, array):
+    x = array((64, 1000))
+    run = prepare("softmax", x)
+    for other in (array((64, 1001)), array((64, 1000), dtype="float16"), np.zeros((64, 1000), np.float32)):
+        with pytest.raises(ValueError, match="prepared for an input of shape"):
+            run(other)
+    with pytest.raises(ValueError, match="without out="):
+        run(x, array((64, 1000)))
+    with pytest.raises(ValueError, match="unknown operation 'softmin'"):
+        prepare("softmin", x)
+    with pytest.raises(ValueError, match="not an array on an NVIDIA GPU"):
+        prepare("softmax", np.zeros((4, 4)))
+
+
+def test_fields_of_functors():
+    class OnGpu:
+        __cuda_array_interface__ = {"data": (0x7F00, False)}
+
+    assert Functor("F", (1.0, -2, OnGpu())).words == (0x3FF0000000000000, -2, 0x7F00)
+    with pytest.raises(TypeError, match="a field is a str"):
+        _ = Functor("F", ("x",)).words
+
+
+def test_text_that_does_not_compile_is_shown(gpu, array):
+    with pytest.raises(CompileError, match="oops"):
+        prepare("softmax", array((64, 1000)), load=Functor("Broken", source="struct Broken { oops };"))

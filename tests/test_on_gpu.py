@@ -13,6 +13,7 @@ from ulp import max_ulp, ulp_error
 
 import onepass
 from onepass import _engine, reference
+from onepass.cuda import Functor, prepare
 from onepass.cuda.launch import read_device
 
 pytestmark = pytest.mark.gpu
@@ -162,6 +163,28 @@ def test_more_elements_than_31_bits_count(torch):
     del y
     y = onepass.amax(x.view(-1, columns, rows), dim=1)
     assert torch.equal(y, x.view(-1, columns, rows).amax(dim=1))
+
+
+def test_functors_of_ones_own(torch):
+    """A scale and a mask on the way in, a text of one's own on the way out, in one pass."""
+    host = random_array((50, 700), "float32", sigma=3)
+    x = to_gpu(host)
+    keep = torch.from_numpy(np.random.default_rng(1).random(host.shape) < 0.7).cuda().to(torch.uint8)
+    keep[7] = 0
+    masked = prepare("softmax", x, load=Functor("onepass::cuda::Masked", (keep, 700, 1)))
+    expected = reference.softmax(np.where(keep.cpu().numpy(), host, -np.inf), dtype=np.longdouble)
+    expected[7] = 0
+    assert max_ulp(to_host(masked(x)), expected) <= LIMITS["softmax", "float32"]
+    text = """struct Percent {
+        double of;
+        template <class C> __device__ C operator()(C x, long long, long long) const { return x * C(of); }
+    };"""
+    out = nan_like(torch, (50, 700), "float32")
+    scaled = Functor("onepass::cuda::Scaled", (0.5,))
+    run = prepare("softmax", x, out=out, load=scaled, store=Functor("Percent", (100.0,), text))
+    assert run(x, out) is out
+    expected = 100 * reference.softmax(host.astype(np.longdouble) / 2, dtype=np.longdouble)
+    assert max_ulp(to_host(out), expected) <= LIMITS["softmax", "float32"] + 1
 
 
 # ---- streams, graphs, threads ----
