@@ -6,6 +6,7 @@ graphs, threads, and what is said when a GPU fails.
 
 import threading
 
+import gpu_machine
 import numpy as np
 import pytest
 from helpers import DTYPES, ELEMENTWISE, FLOORS, LIMITS, REDUCTIONS, SOFTMAX_FAMILY, random_array, run_python, to_torch
@@ -13,16 +14,46 @@ from ulp import max_ulp, ulp_error
 
 import onepass
 from onepass import _engine, reference
-from onepass.cuda import Functor, prepare
+from onepass.call import checked
+from onepass.cuda import Functor, launch, prepare
 from onepass.cuda.launch import read_device
 
 pytestmark = pytest.mark.gpu
 OPS = (*SOFTMAX_FAMILY, *REDUCTIONS)
+ROW_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", "online", "three_pass")
+ROWS = (133, 777)
+CONVERTED = (((65, 1000), -1), ((9, 30001), -1), ((70, 65), 0))  # warp, block, strided
 
 
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled(torch):
+    """The kernels of the largest tests, compiled by all cores together rather than by each test."""
+    plans = []
+
+    def add(op, x, dim=-1, dtype=None, algorithm=None):
+        source, problem = checked(op, x, dim, False, dtype, None)
+        plans.append(launch.plan(problem, source, None, algorithm))
+
+    for dtype in DTYPES:
+        for op in OPS:
+            for shape, dim, view, _ in LAYOUTS.values():
+                x = torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda")
+                add(op, x if view is None else view(x), dim)
+        x = torch.zeros(ROWS, dtype=getattr(torch, dtype), device="cuda")
+        for algorithm in ROW_ALGORITHMS:
+            for op in SOFTMAX_FAMILY:
+                add(op, x, algorithm=algorithm)
+        for result in DTYPES:
+            for shape, dim in CONVERTED:
+                for op in ELEMENTWISE:
+                    x = torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda")
+                    add(op, x, dim, getattr(torch, result))
+    gpu_machine.compile_all(plans, read_device(0).architecture)
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +128,11 @@ def test_every_layout(torch, name, op, dtype):
     assert to_host(out).tobytes() == to_host(y).tobytes()
 
 
-@pytest.mark.parametrize("algorithm", ["warp", "block", "block_smem", "block_uncached", "online", "three_pass"])
+@pytest.mark.parametrize("algorithm", ROW_ALGORITHMS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", SOFTMAX_FAMILY)
 def test_every_algorithm_of_rows(torch, algorithm, dtype, op):
-    x = to_gpu(random_array((133, 777), dtype, sigma=3))
+    x = to_gpu(random_array(ROWS, dtype, sigma=3))
     y = getattr(onepass, op)(x, algorithm=algorithm)
     assert _engine.last_algorithm() == algorithm
     check(op, y, x, -1, dtype)
@@ -110,7 +141,7 @@ def test_every_algorithm_of_rows(torch, algorithm, dtype, op):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("result", DTYPES)
 @pytest.mark.parametrize("op", ELEMENTWISE)
-@pytest.mark.parametrize(("shape", "dim"), [((65, 1000), -1), ((9, 30001), -1), ((70, 65), 0)])
+@pytest.mark.parametrize(("shape", "dim"), CONVERTED)
 def test_any_type_out(torch, op, dtype, result, shape, dim):
     x = to_gpu(random_array(shape, dtype, sigma=2))
     y = getattr(onepass, op)(x, dim=dim, dtype=getattr(torch, result))

@@ -41,7 +41,14 @@ class GpuCell(Cell):
         return min(rows, max(2, (1 << 18) // self.length))
 
 
-_SEED_KERNELS = (Variant("three_pass", "three_pass"), Variant("online", "online"))
+# three_pass is the textbook's kernel, by element; `online, by element` differs from it in nothing but the recurrence,
+# `uncached` and `online` by packs.
+_SEED_KERNELS = (
+    Variant("three_pass", "three_pass"),
+    Variant("online, by element", "online", Tuning(pack=1, threads=256)),
+    Variant("uncached", "block_uncached"),
+    Variant("online", "online", Tuning(threads=512)),
+)
 _SEED_LENGTHS = (2048, 32728, 65536, 131072, 262144, 524288, 2097152, 4194304)
 _ONEFLOW_LENGTHS = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768)
 _ATTENTION_SIZES = (64, 128, 256, 512, 1024)

@@ -64,7 +64,7 @@ def _panel(axis: Any, title: str, cells: list[dict[str, Any]]) -> None:
         axis.plot(places, points, marker="o", markersize=6 if ours else 4, linewidth=2.5 if ours else 1.2, **look)
     axis.axhline(1, color=_INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axis.set_title(title, loc="left", fontsize=11, color=_INK)
-    axis.set_xticks(places, [_tick(cell) for cell in cells], fontsize=7.5)
+    axis.set_xticks(places, [_tick(cell) for cell in cells], fontsize=7.5, rotation=35, ha="right")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axis.legend(fontsize=8, frameon=False, ncols=2)
@@ -73,4 +73,5 @@ def _panel(axis: Any, title: str, cells: list[dict[str, Any]]) -> None:
 
 def _tick(cell: dict[str, Any]) -> str:
     sizes = "\u00d7".join(map(str, cell["shape"]))
-    return "\n".join([cell["op"] if cell["op"] != "softmax" else "", sizes.replace("\u00d7", "\u00d7\n", 1)]).strip()
+    dim = f", dim {cell['dim']}" if cell["dim"] != -1 else ""
+    return f"{cell['op'] + ' ' if cell['op'] != 'softmax' else ''}{sizes}{dim}"

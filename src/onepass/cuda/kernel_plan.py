@@ -24,8 +24,10 @@ COMPILER_OPTIONS: Mapping[str, Any] = {
 DIRECT = "onepass::cuda::Direct"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
 BLOCK_SCRATCH = 1024
-# As many times the blocks that are resident at once, then blocks take further rows (OneFlow's number).
-_WAVES = 32
+# As many times the blocks that are resident at once, then blocks take further rows. OneFlow's number is 32; measured on
+# an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
+# bfloat16).
+_WAVES = 1024
 _OPS = {
     "softmax": "Softmax",
     "log_softmax": "LogSoftmax",

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kShape.threads)
         auto state = Op::template identity<typename Rows::C>();
         if (r < job.rows) {
             for_each<kShape.lanes, kShape.pack>(Rows::at(job, r), lane,
-                                                [&](int64, auto& values) { Op::push(state, values); });
+                                                [&](int64, auto& values) { Op::template push<In>(state, values); });
         }
         state = reduce_lanes<kShape.lanes>(state, typename Op::Combine());
         if (r < job.rows && lane == 0) {
@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kShape.threads)
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
         const auto row = Rows::at(job, r);
         auto state = Op::template identity<typename Rows::C>();
-        for_each<kShape.threads, kShape.pack>(row, threadIdx.x, [&](int64, auto& values) { Op::push(state, values); });
+        for_each<kShape.threads, kShape.pack>(row, threadIdx.x,
+                                              [&](int64, auto& values) { Op::template push<In>(state, values); });
         state = reduce(state, typename Op::Combine());
         if (threadIdx.x == 0) row.writer.one(0, Op::finish(state, job.length));
     }

@@ -81,9 +81,9 @@ struct TilePart {
     }
 };
 
-// Doubles, one block at least: told no number, ptxas spills them to make room for another.
+// Running maxima and sums, one block at least: told no number, ptxas spills them to make room for another.
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads, kSame<Compute<In, Out>, double>)
+__global__ void __launch_bounds__(kShape.threads, !kShape.staged)
     strided(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kShape.threads, kSame<Compute<In, Out>, double
 }
 
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads)
+__global__ void __launch_bounds__(kShape.threads, kShape.threads >= 512)
     strided_reduce(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kShape.threads)
 #pragma unroll
                                for (int i = 0; i < N; ++i) {
                                    const C one[1] = {x[i]};
-                                   Op::push(state[i], one);
+                                   Op::template push<In>(state[i], one);
                                }
                            });
         reduce(state, typename Op::Combine());
