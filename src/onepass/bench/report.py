@@ -190,12 +190,12 @@ def document(
         "machine": machine() if gpu is None else {**machine(), "gpu": gpu},
         "settings": settings,
         "contenders": {peer.name: None if peer.missing else peer.version for peer in peers},
-        "cells": [_cell(report) for report in reports],
+        "cells": [_cell(report, brief=gpu is not None) for report in reports],
         "summary": summarize(reports),
     }
 
 
-def _cell(report: CellReport) -> dict[str, Any]:
+def _cell(report: CellReport, brief: bool) -> dict[str, Any]:
     cell = report.cell
     return {
         "name": cell.name,
@@ -206,11 +206,11 @@ def _cell(report: CellReport) -> dict[str, Any]:
         "skipped": report.skipped,
         "tolerance_ulp": report.tolerance_ulp,
         "copy_gb_per_s": report.copy_limit,
-        "outcomes": [_outcome(report, outcome) for outcome in report.outcomes],
+        "outcomes": [_outcome(report, outcome, brief) for outcome in report.outcomes],
     }
 
 
-def _outcome(report: CellReport, outcome: Outcome) -> dict[str, Any]:
+def _outcome(report: CellReport, outcome: Outcome, brief: bool) -> dict[str, Any]:
     timing = outcome.timing
     measured: dict[str, Any] = {}
     if timing is not None:
@@ -221,8 +221,12 @@ def _outcome(report: CellReport, outcome: Outcome) -> dict[str, Any]:
             "fraction_of_copy": report.fraction(outcome),
             "onepass_is_times_faster": report.ratio(outcome),
             "noisy": timing.noisy,
-            "windows": [asdict(window) for window in timing.windows],
         }
+        # A call on a GPU is timed by itself and disturbed by nobody: its windows are many and tell nothing more.
+        if brief:
+            measured["rounds"] = len(timing.windows)
+        else:
+            measured["windows"] = [asdict(window) for window in timing.windows]
     keys = ("label", "peer", "mode", "statement", "status", "note", "error_ulp", "moved_bytes")
     return {**{key: getattr(outcome, key) for key in keys}, **measured}
 
