@@ -79,15 +79,15 @@ class Functor:
 def _word(field: Any) -> int:
     if isinstance(field, float):
         return int.from_bytes(struct.pack("<d", field), "little", signed=True)
-    if hasattr(field, "__index__"):
-        return int(field.__index__())
-    interface = getattr(field, "__cuda_array_interface__", None)
-    if interface is None:
+    interface = getattr(field, "__cuda_array_interface__", None)  # of arrays, which have __index__ too
+    if interface is not None:
+        return int(interface["data"][0])
+    if not hasattr(field, "__index__"):
         raise TypeError(
             f"Functor: a field is a {type(field).__name__}; expected float, int, or an array on a GPU that has "
             "__cuda_array_interface__"
         )
-    return int(interface["data"][0])
+    return int(field.__index__())
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,11 @@ struct Online {
     Alignment alignment;
 };
 
-// RowState (row_state.h) of what one thread has seen, with the sum kept as precisely as one that knew its maximum.
+// RowState (row_state.h) of what one thread has seen, with the sum kept as precisely as by one that knew its maximum.
 // d counts in units of 2^kBias, like every sum of exponentials.
+//
+// Threads do not merge their states as RowState does, which rounds an exponential and a product in every step: they
+// agree on the row's maximum first, and each brings its sum to that once.
 template <class V>
 struct OnlineState {
     using C = typename ExpTable<V>::Compute;
@@ -41,23 +44,19 @@ struct OnlineState {
         d.add(sum_of_each(x, Exponential<V>{anchor_at<V, true>(top)}));
     }
 
-    __device__ __forceinline__ RowState<C> state() const { return {m, d.value()}; }
+    // The sum relative to the row's maximum. Where the two are equal, as where nothing but -inf was seen, it stays.
+    __device__ __forceinline__ Sum<C> sum_at(C max) const {
+        Sum<C> sum = d;
+        if (max != m) sum.scale(exp(m - max));
+        return sum;
+    }
 };
-
-// Merging leaves a NaN in d alone (row_state.h); results look for it in the maximum.
-template <class C>
-__device__ __forceinline__ RowState<C> settled(RowState<C> total) {
-    return {total.d == total.d ? total.m : total.d, total.d};
-}
 
 // The sum relative to the anchor that results of `Op` want, from that relative to the maximum.
 template <class Op, class V, class C>
-__device__ __forceinline__ Sum<C> anchored(RowState<C> total, const Exponential<V>& exponential) {
-    if constexpr (Op::kExact) {
-        return {total.d, C(0)};
-    } else {
-        return {total.d * (exponential(total.m) * ExpTable<V>::kUnbias), C(0)};
-    }
+__device__ __forceinline__ Sum<C> anchored(Sum<C> sum, C max, const Exponential<V>& exponential) {
+    if constexpr (!Op::kExact) sum.scale(exponential(max) * ExpTable<V>::kUnbias);
+    return sum;
 }
 
 // One block at least: told no number, ptxas spills to make room for another.
@@ -74,10 +73,11 @@ __global__ void __launch_bounds__(kShape.threads, 1) online(const __grid_constan
         const auto row = Rows::at(job, r);
         OnlineState<typename Rows::V> mine;
         for_each<T, N>(row, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
-        const auto total = settled(reduce(mine.state(), Merge()));
+        const auto max = reduce(mine.m, Max());
+        const auto sum = total_of<Op>(mine.sum_at(max), reduce);
 
-        const auto exponential = Rows::exponential_of(total.m);
-        const auto result = Rows::finish(total.m, exponential, anchored<Op, typename Rows::V>(total, exponential));
+        const auto exponential = Rows::exponential_of(max);
+        const auto result = Rows::finish(max, exponential, anchored<Op, typename Rows::V>(sum, max, exponential));
         if constexpr (Op::kElementwise) {
             for_each<T, N>(row, threadIdx.x,
                            [&](int64 column, auto& values) { write_results(row.writer, column, values, result); });

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged)
     using C = typename Part::C;
     using V = Precision<In, Out>;
     using Kept = choose<kSame<Load, Direct>, In, C>;
-    using Reduce = ColumnReduce<RowState<C>, kShape.threads, kShape.across, kShape.pack>;
+    using Reduce = ColumnReduce<Sum<C>, kShape.threads, kShape.across, kShape.pack>;
     constexpr int N = kShape.pack;
     constexpr bool kHasMask = kMasks<Load>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
@@ -143,16 +143,15 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged)
                     mine[i].push(one);
                 }
             });
-            RowState<C> total[N];
 #pragma unroll
-            for (int i = 0; i < N; ++i) total[i] = mine[i].state();
-            reduce(total, Merge());
+            for (int i = 0; i < N; ++i) max[i] = mine[i].m;
+            reduce(max, Max());
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                total[i] = settled(total[i]);
-                max[i] = total[i].m;
-                sum[i] = anchored<Op, V>(total[i], exponential_of<Op, V, kHasMask>(max[i]));
-            }
+            for (int i = 0; i < N; ++i) sum[i] = mine[i].sum_at(max[i]);
+            reduce(sum, Merge());
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                sum[i] = anchored<Op, V>(sum[i], max[i], exponential_of<Op, V, kHasMask>(max[i]));
         }
 
         const auto finish = [&](int i) {
