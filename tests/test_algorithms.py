@@ -5,11 +5,22 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import DTYPES, FLOORS, KINDS, LIMITS, SOFTMAX_FAMILY, as_kind, nan_filled, random_array, to_numpy
+from helpers import (
+    DTYPES,
+    ELEMENTWISE,
+    FLOORS,
+    KINDS,
+    LIMITS,
+    SOFTMAX_FAMILY,
+    as_kind,
+    nan_filled,
+    random_array,
+    to_numpy,
+)
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, reference
+from onepass import _engine, call, plan, reference
 
 # Shape, dim: what it is there for. Widths with a tail, one less and one more than a power of two.
 SHAPES = {
@@ -175,3 +186,17 @@ def test_the_last_algorithm_is_that_of_this_thread():
     thread.join()
     assert seen == ["online"]
     assert _engine.last_algorithm() == "registers"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ELEMENTWISE)
+def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
+    """Rows that end inside a cache line, and start anywhere in one: what is left of it belongs to the next row."""
+    monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", 0)
+    for width in (65, 129, 263, 1025):
+        x = random_array((7, width), dtype)
+        for first in range(0, 64, 5):
+            out = nan_filled(7 * width + first, x.dtype)[first:].reshape(7, width)
+            call.plan_and_run(op, x, 1, False, None, out, "row")
+            assert _engine.last_algorithm() == "row"
+            assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], (width, first)

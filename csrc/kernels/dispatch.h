@@ -13,8 +13,8 @@ void run_tiles(const Job& job, const void* x, void* y);
 
 inline namespace ONEPASS_ISA {
 
-// Whether float32 is converted to bfloat16 on the way. Only those kernels are compiled for the instruction that does it;
-// all others would be the same as v4's, and are v4's.
+// Whether float32 is converted to bfloat16 on the way. Only those kernels are compiled for the instruction that does
+// it; all others would be the same as v4's, and are v4's.
 inline bool narrows_to_bfloat16(const Job& job) {
     return (job.in == DType::bf16 || job.out == DType::bf16) && job.in != DType::f64 && job.out != DType::f64;
 }
@@ -26,7 +26,10 @@ inline void run_typed(const Job& job, const void* x, void* y) {
     if (job.in == job.out) return Kernels<bfloat16>(job, x, y).run();
 #else
     if (job.in == job.out) {
-        return with_type(job.in, [&](auto* null) { Kernels<std::remove_pointer_t<decltype(null)>>(job, x, y).run(); });
+        return with_type(job.in, [&](auto* null) {
+            using T = std::remove_pointer_t<decltype(null)>;
+            Kernels<T>(job, x, y).run();
+        });
     }
     if (job.in == DType::f64 || job.out == DType::f64) return Kernels<double>(job, x, y).run();
 #endif

@@ -129,11 +129,14 @@ class Rows {
     template <bool kSoftmax, class Beside>
     ONEPASS_INLINE static double exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep,
                                               Beside&& beside) {
+        const auto sum_with = [&](const auto& a) ONEPASS_INLINE_BODY {
+            const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, a); };
+            return sum_exp<!kSoftmax, kSoftmax>(x, n, exponential, keep, beside);
+        };
         if constexpr (kSoftmax) {
-            return with_anchor(
-                anchor, [&](const auto& a) ONEPASS_INLINE_BODY { return sum_exp<false, true>(x, n, a, keep, beside); });
+            return with_anchor(anchor, sum_with);
         } else {
-            return sum_exp<true, false>(x, n, anchor, keep, beside);
+            return sum_with(anchor);
         }
     }
 

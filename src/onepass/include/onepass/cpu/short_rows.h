@@ -7,7 +7,6 @@
 #include "access.h"
 #include "across.h"
 #include "span.h"
-#include "usual.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {

@@ -4,6 +4,7 @@
 
 #include "exp.h"
 #include "partial.h"
+#include "usual.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -145,10 +146,10 @@ struct Fetch {
     }
 };
 
-// The sum of exp_anchored over the span. `keep`, if not null, receives the exponentials. kWide sums in float64
+// The sum of exponential(x) over the span. `keep`, if not null, receives the exponentials. kWide sums in float64
 // throughout: the sum of a row with one dominant element keeps what the others add.
-template <bool kWide, bool kKeep, bool kShifted, class T, class Beside, class C = Compute<T>>
-ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Anchor<Vec<C>, kShifted> anchor, C* keep, Beside&& beside) {
+template <bool kWide, bool kKeep, class T, class Exponential, class Beside, class C = Compute<T>>
+ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Exponential&& exponential, C* keep, Beside&& beside) {
     constexpr bool kDirect = kWide || sizeof(C) == 8;
     WideSum<C> total;
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock<C>) {
@@ -156,7 +157,7 @@ ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Anchor<Vec<C>, kShifte
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
         visit_vectors(x + begin, size, -kInfinity<C>,
                       [&](int k, std::int64_t i, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
-                          const Vec<C> e = exp_anchored(v, anchor);
+                          const Vec<C> e = exponential(v);
                           if constexpr (kKeep) {
                               if (lanes == kLanes<C>) {
                                   store(keep + begin + i, e);
@@ -189,12 +190,21 @@ inline bool is_infinite(T m) {
 
 template <bool kWide, class T, class C = Compute<T>>
 inline Partial state_of(const T* x, std::int64_t n, const T* next) {
+    if constexpr (!kWide) {
+        const auto anchor = usual_anchor<C>();
+        Vec<C> top = -kInfinity<C>;
+        const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY {
+            top = max_aside(v, top);
+            return exp_anchored(v, anchor);
+        };
+        const double d = sum_exp<false, false>(x, n, exponential, static_cast<C*>(nullptr), Fetch<T>{next});
+        if (are_usual(top, &d, 1)) return {0, d * kUnbias<C>};
+    }
     const C m = max_of(x, n);
     if (is_infinite(m)) return state_at_infinity(x, n, static_cast<double>(m));
     const auto anchor = anchor_at(Vec<C>(m), kWide);
-    const double d = with_anchor(anchor, [&](const auto& a) {
-        return sum_exp<kWide, false>(x, n, a, static_cast<C*>(nullptr), Fetch<T>{next});
-    });
+    const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, anchor); };
+    const double d = sum_exp<kWide, false>(x, n, exponential, static_cast<C*>(nullptr), Fetch<T>{next});
     return {log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]), d * kUnbias<C>};
 }
 

@@ -13,7 +13,6 @@
 #include "access.h"
 #include "partial.h"
 #include "span.h"
-#include "usual.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
