@@ -37,6 +37,7 @@ _OPS = {
     "amax": "RowMax",
     "amin": "RowMin",
 }
+REDUCTIONS = ("sum", "mean", "amax", "amin")
 _TYPES = {
     "float32": "float",
     "float64": "double",

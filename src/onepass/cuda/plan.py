@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import math
-
-from ..problem import ITEMSIZE, Axis, Problem
+from ..problem import Problem
 from .device import Device
-from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Functor, Tuning, build
+from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
+from .plan_strided import plan_strided
+from .thresholds import (
+    ACCESS_BYTES,
+    BLOCK_REGISTERS,
+    FORCED_WARP_REGISTERS,
+    LONE_THREADS,
+    LOOP_THREADS,
+    MOST_BLOCK_REGISTERS,
+    NARROW_LENGTH,
+    SEED_THREADS,
+    WARP_REDUCE_PACKS,
+    WARP_REGISTERS,
+    WARP_THREADS,
+    ceil_power,
+)
 
 __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "make_cuda_plan"]
 
 ALGORITHMS = ("warp", "block", "block_smem", "online", "block_uncached", "three_pass", "strided")
-_REDUCTIONS = ("sum", "mean", "amax", "amin")
 
-# Every threshold of the planner, with what it rests on. "modelled": from registers, occupancy and Little's law, to be
-# measured where a GPU is.
-#
-# Bytes of one access. 256-bit accesses of sm_100 are not used yet.
-_ACCESS_BYTES = 16
-# Elements that a thread may hold of a row, in registers of 32 bits: a lane of a group ... (modelled: 32 values and what
-# exponentials need leave 48 warps on a multiprocessor)
-_WARP_REGISTERS = 32
-# ... or a thread of a block; the larger number where 1024 threads are not enough otherwise, and where nothing is
-# written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
-_BLOCK_REGISTERS = 16
-_MOST_BLOCK_REGISTERS = 32
-# What `algorithm=` and tuning may ask for.
-_FORCED_WARP_REGISTERS = 64
-# Rows up to this many elements that do not start on pack boundaries are read with narrower packs that they do start on:
-# a head and a tail would be most of the row (modelled).
-_NARROW_LENGTH = 128
-# Rows longer than this are reduced by a block, shorter ones by a group of lanes: a warp then reads 8 packs a lane.
-_WARP_REDUCE_PACKS = 32 * 8
-_WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
-_LOOP_THREADS = 512
-# A multiprocessor that has one block to run wants it large. Measured on an H100: online of 128 rows of 65536 to 1048576
-# float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time,
-# 1.18x, but 0.72x to 0.74x where several fit; strided tiles, 2x128256x16 float32, 2.3x over 256.
-_LONE_THREADS = 1024
-_SEED_THREADS = 256  # the textbook kernel's
-# Bytes across a tile of a strided problem, widest first; 32 is what memory fetches at least.
-_TILE_BYTES = (128, 64, 32)
-# A thread of a tile has at least this many steps, where rows are long enough: their loads are in flight together.
-_STEPS_PER_THREAD = 4
-# Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
-# (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16), 1.2x for the sum of 32x256x56x56; none lost
-# more than 1%.
-_TILE_THREADS_PER_MULTIPROCESSOR = 1024
-_FEWEST_TILE_THREADS = 64
 # Addresses are known modulo this many bytes.
 ADDRESS_MODULUS = 128
 
@@ -76,10 +53,10 @@ def make_cuda_plan(
     if not _rows_lie_together(choice):
         if algorithm not in (None, "strided"):
             raise choice.refuse("the elements of a row do not lie side by side in input and result")
-        return _plan_strided(choice)
+        return plan_strided(choice)
     if algorithm == "strided":
-        return _plan_strided(choice)
-    return _plan_reduction(choice) if problem.op in _REDUCTIONS else _plan_rows(choice)
+        return plan_strided(choice)
+    return _plan_reduction(choice) if problem.op in REDUCTIONS else _plan_rows(choice)
 
 
 def _rows_lie_together(choice: Choice) -> bool:
@@ -108,7 +85,7 @@ def _alignment(choice: Choice, pack: int) -> str:
 
 def _widest_pack(choice: Choice) -> int:
     """Elements of which the narrower type takes a full access."""
-    return _ACCESS_BYTES // (min(choice.x_size, choice.y_size) if choice.elementwise else choice.x_size)
+    return ACCESS_BYTES // (min(choice.x_size, choice.y_size) if choice.elementwise else choice.x_size)
 
 
 def _row_pack(choice: Choice) -> tuple[int, str]:
@@ -119,7 +96,7 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
     alignment = _alignment(choice, pack)
     if alignment == "whole":
         choice.why.append(f"rows of {choice.problem.length} are whole packs of {pack}: every access is full width")
-    elif choice.problem.length <= _NARROW_LENGTH:
+    elif choice.problem.length <= NARROW_LENGTH:
         while _alignment(choice, pack) != "whole":
             pack //= 2
         alignment = "whole"
@@ -131,10 +108,6 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
     return pack, alignment
 
 
-def _ceil_power(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
-
-
 # ---- softmax, log_softmax, logsumexp of rows that lie side by side ----
 
 
@@ -142,11 +115,11 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
     pack, alignment = _row_pack(choice)
     packs = max(1, problem.length // pack)  # a peeled row has no more whole packs than that
-    limit = _FORCED_WARP_REGISTERS if choice.algorithm == "warp" else _WARP_REGISTERS
+    limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else WARP_REGISTERS
     # Held per thread: whole packs, and the edges of a peeled row.
     warp_packs = limit // choice.registers_per_element // pack
     most_threads = tuning.threads or 1024
-    block_packs = max(1, _MOST_BLOCK_REGISTERS // choice.registers_per_element // pack)
+    block_packs = max(1, MOST_BLOCK_REGISTERS // choice.registers_per_element // pack)
     smem_bytes = (packs + 2 * (alignment != "whole")) * pack * choice.kept_size  # two packs' room for the edges
     fits_smem = smem_bytes + BLOCK_SCRATCH <= choice.device.shared_per_block
     # Of blocks that hold a row in 32 registers a thread, one is resident, with nothing to do while it waits: of
@@ -194,8 +167,8 @@ def _rows_in_shared_memory(choice: Choice, smem_bytes: int) -> int:
 
 def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
     tuning = choice.tuning
-    threads = tuning.threads or _WARP_THREADS
-    lanes = tuning.lanes or min(32, _ceil_power(packs))
+    threads = tuning.threads or WARP_THREADS
+    lanes = tuning.lanes or min(32, ceil_power(packs))
     per_lane = -(-packs // lanes)
     rows = tuning.rows or 1
     exact = alignment == "whole" and per_lane * lanes * pack == choice.problem.length
@@ -229,7 +202,7 @@ def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
 def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
     tuning = choice.tuning
     threads = tuning.threads or 64
-    held = _BLOCK_REGISTERS if choice.elementwise else _MOST_BLOCK_REGISTERS
+    held = BLOCK_REGISTERS if choice.elementwise else MOST_BLOCK_REGISTERS
     per_thread = max(1, held // choice.registers_per_element // pack)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
@@ -265,10 +238,10 @@ def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_b
     lone = choice.problem.rows <= choice.device.multiprocessors
     lone_in_smem = lone or _rows_in_shared_memory(choice, smem_bytes) < 2
     header, shape_type, threads, reads = {
-        "block_smem": ("block_smem", "BlockSmem", _LONE_THREADS if lone_in_smem else _LOOP_THREADS, 1),
-        "online": ("online", "Online", _LONE_THREADS if lone else _LOOP_THREADS, 2),
-        "block_uncached": ("three_pass", "ThreePass", _LOOP_THREADS, 3),
-        "three_pass": ("three_pass", "ThreePass", _SEED_THREADS, 3),
+        "block_smem": ("block_smem", "BlockSmem", LONE_THREADS if lone_in_smem else LOOP_THREADS, 1),
+        "online": ("online", "Online", LONE_THREADS if lone else LOOP_THREADS, 2),
+        "block_uncached": ("three_pass", "ThreePass", LOOP_THREADS, 3),
+        "three_pass": ("three_pass", "ThreePass", SEED_THREADS, 3),
     }[algorithm]
     if algorithm == "three_pass" and choice.tuning.pack is None:
         pack, alignment = 1, "whole"
@@ -307,13 +280,13 @@ def _plan_reduction(choice: Choice) -> CudaPlan:
         raise choice.refuse("a plain reduction reads once: `warp`, `block` or `strided`")
     pack, alignment = _row_pack(choice)
     packs = max(1, problem.length // pack)
-    chosen = choice.algorithm or ("warp" if packs <= _WARP_REDUCE_PACKS else "block")
+    chosen = choice.algorithm or ("warp" if packs <= WARP_REDUCE_PACKS else "block")
     if chosen == "warp":
-        threads = tuning.threads or _WARP_THREADS
-        lanes = tuning.lanes or min(32, _ceil_power(packs))
+        threads = tuning.threads or WARP_THREADS
+        lanes = tuning.lanes or min(32, ceil_power(packs))
         choice.why.append(f"{packs} packs are few enough for {lanes} lanes of a warp")
     else:
-        threads = tuning.threads or (256 if packs <= 256 * 8 else _LOOP_THREADS)
+        threads = tuning.threads or (256 if packs <= 256 * 8 else LOOP_THREADS)
         lanes = threads
         choice.why.append(f"{packs} packs are shared out among {threads} threads")
     shape: dict[str, int | str | bool] = {
@@ -337,104 +310,3 @@ def _plan_reduction(choice: Choice) -> CudaPlan:
         axes=choice.kept_axes,
         reads=1,
     )
-
-
-# ---- any strides ----
-
-
-def _plan_strided(choice: Choice) -> CudaPlan:
-    problem, tuning = choice.problem, choice.tuning
-    plain = problem.op in _REDUCTIONS
-    kept = _inner_last(choice.kept_axes)
-    pack = tuning.pack or _strided_pack(choice, kept)
-    # A tile is worth its shared memory where the row is needed again.
-    may_stage = choice.elementwise and tuning.staged is not False
-    across, threads, staged = _tile(choice, pack, may_stage)
-    threads = tuning.threads or threads
-    tile_bytes = problem.length * across * pack * choice.kept_size
-    reduced = problem.reduce or (Axis(problem.length, 1, 1),)
-    shape: dict[str, int | str | bool] = {
-        "kept_axes": len(kept),
-        "reduced_axes": len(reduced),
-        "threads": threads,
-        "across": across,
-        "pack": pack,
-        "staged": staged,
-    }
-    choice.why.append(f"{across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {pack} each")
-    if staged:
-        choice.why.append(f"a tile of {problem.length} steps takes {tile_bytes} bytes of shared memory: read once")
-    elif choice.elementwise:
-        choice.why.append(f"a tile of {problem.length} steps does not wait in shared memory: read twice")
-    else:
-        choice.why.append("a reduction needs every element once")
-    return build(
-        choice,
-        "strided",
-        "strided.h",
-        "strided_reduce" if plain else "strided",
-        "Strided",
-        shape,
-        threads=threads,
-        shared_bytes=tile_bytes if staged else 0,
-        units=problem.rows,
-        units_per_block=across * pack,
-        axes=(*kept, *reduced),
-        reads=2 if choice.elementwise and not staged else 1,
-    )
-
-
-def _inner_last(kept: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axis that is fastest in the input goes last: threads lie side by side along it."""
-    moving = [a for a in kept if a.x_stride]
-    if not moving:
-        return kept
-    inner = min(moving, key=lambda a: abs(a.x_stride))
-    rest = list(kept)
-    rest.remove(inner)
-    return (*rest, inner)
-
-
-def _strided_pack(choice: Choice, kept: tuple[Axis, ...]) -> int:
-    """The widest pack along the inner axis that starts on its boundary everywhere, in input and result."""
-    inner = kept[-1]
-    if inner.x_stride != 1 or inner.y_stride != 1 or choice.x_past is None or choice.y_past is None:
-        return 1
-    numbers = [inner.size, choice.x_past // choice.x_size, choice.y_past // choice.y_size]
-    numbers += [n for a in (*kept[:-1], *choice.problem.reduce) for n in (a.x_stride, a.y_stride)]
-    return math.gcd(_ACCESS_BYTES // min(choice.x_size, choice.y_size), *numbers)
-
-
-def _tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
-    """Threads across a tile, threads of its block, and whether it waits in shared memory: the widest that does."""
-    length, size, device = choice.problem.length, choice.kept_size, choice.device
-    most_across = min(32, _ceil_power(-(-choice.problem.rows // pack)))
-    most_steps = 1 << max(1, length // _STEPS_PER_THREAD).bit_length() - 1
-
-    def cut(width: int, wanted: int) -> tuple[int, int, int]:
-        """(across, threads, bytes of shared memory) of a tile of that many bytes across."""
-        across = min(most_across, max(1, width // (size * pack)))
-        steps = min(most_steps, max(1, wanted // across))
-        if across * steps < wanted:  # short rows: a wider tile instead of idle threads
-            across = min(most_across, max(across, _FEWEST_TILE_THREADS // steps))
-        threads = max(32, across * steps)
-        scratch = 2 * (threads // 32) * across * pack * 2 * ITEMSIZE[choice.problem.compute_dtype]
-        return across, threads, length * across * pack * size + scratch
-
-    if may_stage:
-        for width in _TILE_BYTES:
-            resident = device.shared_per_multiprocessor // (length * width + 2 * BLOCK_SCRATCH)
-            wanted = _ceil_power(_TILE_THREADS_PER_MULTIPROCESSOR // max(1, resident))
-            across, threads, needed = cut(width, min(_LOOP_THREADS, max(_FEWEST_TILE_THREADS, wanted)))
-            if needed <= device.shared_per_multiprocessor // 2 - BLOCK_SCRATCH:  # two blocks on a multiprocessor
-                return across, threads, True
-        across, threads, needed = cut(_TILE_BYTES[-1], _LOOP_THREADS)
-        if needed <= device.shared_per_block:
-            return across, threads, True
-    across, _, _ = cut(_TILE_BYTES[0], _WARP_THREADS)
-    tiles = -(-choice.problem.rows // (across * pack))
-    wanted = _ceil_power(_TILE_THREADS_PER_MULTIPROCESSOR * device.multiprocessors // max(1, tiles))
-    # 1024 threads have 64 registers each: too few for wide tiles of running maxima and sums.
-    most = _LONE_THREADS if choice.registers_per_element == 1 and pack <= 4 else _LOOP_THREADS
-    across, threads, _ = cut(_TILE_BYTES[0], min(most, max(_WARP_THREADS, wanted)))
-    return across, threads, False

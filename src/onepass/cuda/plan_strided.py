@@ -1,0 +1,117 @@
+"""The plans for rows whose elements lie anywhere: tiles of neighbouring rows, whatever the strides."""
+
+from __future__ import annotations
+
+import math
+
+from ..problem import ITEMSIZE, Axis
+from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, build
+from .thresholds import (
+    ACCESS_BYTES,
+    FEWEST_TILE_THREADS,
+    LONE_THREADS,
+    LOOP_THREADS,
+    STEPS_PER_THREAD,
+    TILE_BYTES,
+    TILE_THREADS_PER_MULTIPROCESSOR,
+    WARP_THREADS,
+    ceil_power,
+)
+
+
+def plan_strided(choice: Choice) -> CudaPlan:
+    problem, tuning = choice.problem, choice.tuning
+    plain = problem.op in REDUCTIONS
+    kept = _inner_last(choice.kept_axes)
+    pack = tuning.pack or _strided_pack(choice, kept)
+    # A tile is worth its shared memory where the row is needed again.
+    may_stage = choice.elementwise and tuning.staged is not False
+    across, threads, staged = _tile(choice, pack, may_stage)
+    threads = tuning.threads or threads
+    tile_bytes = problem.length * across * pack * choice.kept_size
+    reduced = problem.reduce or (Axis(problem.length, 1, 1),)
+    shape: dict[str, int | str | bool] = {
+        "kept_axes": len(kept),
+        "reduced_axes": len(reduced),
+        "threads": threads,
+        "across": across,
+        "pack": pack,
+        "staged": staged,
+    }
+    choice.why.append(f"{across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {pack} each")
+    if staged:
+        choice.why.append(f"a tile of {problem.length} steps takes {tile_bytes} bytes of shared memory: read once")
+    elif choice.elementwise:
+        choice.why.append(f"a tile of {problem.length} steps does not wait in shared memory: read twice")
+    else:
+        choice.why.append("a reduction needs every element once")
+    return build(
+        choice,
+        "strided",
+        "strided.h",
+        "strided_reduce" if plain else "strided",
+        "Strided",
+        shape,
+        threads=threads,
+        shared_bytes=tile_bytes if staged else 0,
+        units=problem.rows,
+        units_per_block=across * pack,
+        axes=(*kept, *reduced),
+        reads=2 if choice.elementwise and not staged else 1,
+    )
+
+
+def _inner_last(kept: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axis that is fastest in the input goes last: threads lie side by side along it."""
+    moving = [a for a in kept if a.x_stride]
+    if not moving:
+        return kept
+    inner = min(moving, key=lambda a: abs(a.x_stride))
+    rest = list(kept)
+    rest.remove(inner)
+    return (*rest, inner)
+
+
+def _strided_pack(choice: Choice, kept: tuple[Axis, ...]) -> int:
+    """The widest pack along the inner axis that starts on its boundary everywhere, in input and result."""
+    inner = kept[-1]
+    if inner.x_stride != 1 or inner.y_stride != 1 or choice.x_past is None or choice.y_past is None:
+        return 1
+    numbers = [inner.size, choice.x_past // choice.x_size, choice.y_past // choice.y_size]
+    numbers += [n for a in (*kept[:-1], *choice.problem.reduce) for n in (a.x_stride, a.y_stride)]
+    return math.gcd(ACCESS_BYTES // min(choice.x_size, choice.y_size), *numbers)
+
+
+def _tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
+    """Threads across a tile, threads of its block, and whether it waits in shared memory: the widest that does."""
+    length, size, device = choice.problem.length, choice.kept_size, choice.device
+    most_across = min(32, ceil_power(-(-choice.problem.rows // pack)))
+    most_steps = 1 << max(1, length // STEPS_PER_THREAD).bit_length() - 1
+
+    def cut(width: int, wanted: int) -> tuple[int, int, int]:
+        """(across, threads, bytes of shared memory) of a tile of that many bytes across."""
+        across = min(most_across, max(1, width // (size * pack)))
+        steps = min(most_steps, max(1, wanted // across))
+        if across * steps < wanted:  # short rows: a wider tile instead of idle threads
+            across = min(most_across, max(across, FEWEST_TILE_THREADS // steps))
+        threads = max(32, across * steps)
+        scratch = 2 * (threads // 32) * across * pack * 2 * ITEMSIZE[choice.problem.compute_dtype]
+        return across, threads, length * across * pack * size + scratch
+
+    if may_stage:
+        for width in TILE_BYTES:
+            resident = device.shared_per_multiprocessor // (length * width + 2 * BLOCK_SCRATCH)
+            wanted = ceil_power(TILE_THREADS_PER_MULTIPROCESSOR // max(1, resident))
+            across, threads, needed = cut(width, min(LOOP_THREADS, max(FEWEST_TILE_THREADS, wanted)))
+            if needed <= device.shared_per_multiprocessor // 2 - BLOCK_SCRATCH:  # two blocks on a multiprocessor
+                return across, threads, True
+        across, threads, needed = cut(TILE_BYTES[-1], LOOP_THREADS)
+        if needed <= device.shared_per_block:
+            return across, threads, True
+    across, _, _ = cut(TILE_BYTES[0], WARP_THREADS)
+    tiles = -(-choice.problem.rows // (across * pack))
+    wanted = ceil_power(TILE_THREADS_PER_MULTIPROCESSOR * device.multiprocessors // max(1, tiles))
+    # 1024 threads have 64 registers each: too few for wide tiles of running maxima and sums.
+    most = LONE_THREADS if choice.registers_per_element == 1 and pack <= 4 else LOOP_THREADS
+    across, threads, _ = cut(TILE_BYTES[0], min(most, max(WARP_THREADS, wanted)))
+    return across, threads, False

@@ -1,0 +1,44 @@
+"""Every threshold of the planner for GPUs, with what it rests on.
+
+"modelled": from registers, occupancy and Little's law, not measured one against the other yet.
+"""
+
+from __future__ import annotations
+
+# Bytes of one access. 256-bit accesses of sm_100 are not used yet.
+ACCESS_BYTES = 16
+# Elements that a thread may hold of a row, in registers of 32 bits: a lane of a group ... (modelled: 32 values and what
+# exponentials need leave 48 warps on a multiprocessor)
+WARP_REGISTERS = 32
+# ... or a thread of a block; the larger number where 1024 threads are not enough otherwise, and where nothing is
+# written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
+BLOCK_REGISTERS = 16
+MOST_BLOCK_REGISTERS = 32
+# What `algorithm=` and tuning may ask for.
+FORCED_WARP_REGISTERS = 64
+# Rows up to this many elements that do not start on pack boundaries are read with narrower packs that they do start on:
+# a head and a tail would be most of the row (modelled).
+NARROW_LENGTH = 128
+# Rows longer than this are reduced by a block, shorter ones by a group of lanes: a warp then reads 8 packs a lane.
+WARP_REDUCE_PACKS = 32 * 8
+WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
+LOOP_THREADS = 512
+# A multiprocessor that has one block to run wants it large. Measured on an H100: online of 128 rows of 65536 to 1048576
+# float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time,
+# 1.18x, but 0.72x to 0.74x where several fit; strided tiles, 2x128256x16 float32, 2.3x over 256.
+LONE_THREADS = 1024
+SEED_THREADS = 256  # the textbook kernel's
+# Bytes across a tile of a strided problem, widest first; 32 is what memory fetches at least.
+TILE_BYTES = (128, 64, 32)
+# A thread of a tile has at least this many steps, where rows are long enough: their loads are in flight together.
+STEPS_PER_THREAD = 4
+# Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
+# (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16), 1.2x for the sum of 32x256x56x56; none lost
+# more than 1%.
+TILE_THREADS_PER_MULTIPROCESSOR = 1024
+FEWEST_TILE_THREADS = 64
+
+
+def ceil_power(n: int) -> int:
+    """The smallest power of two that is not below n."""
+    return 1 << max(0, n - 1).bit_length()
