@@ -61,17 +61,17 @@ struct TilePart {
         store_pack<N>(static_cast<Out*>(job.y) + y_offset, to);
     }
 
-    // Calls visit(step, values) for every step of this thread; `read` fetches one. Several are asked for at a time.
-    template <class Read, class Visit>
+    // Calls visit(step, values) for every step of this thread; `read` fetches one. kAhead are asked for at a time.
+    template <int kAhead = kInFlight, class Read, class Visit>
     __device__ __forceinline__ void for_each_step(Read&& read, Visit&& visit) const {
         if (!present) return;
         int64 step = first_step();
-        for (; step + (kInFlight - 1) * kSteps < job.length; step += kInFlight * kSteps) {
-            C values[kInFlight][N];
+        for (; step + (kAhead - 1) * kSteps < job.length; step += kAhead * kSteps) {
+            C values[kAhead][N];
 #pragma unroll
-            for (int k = 0; k < kInFlight; ++k) read(step + k * kSteps, values[k]);
+            for (int k = 0; k < kAhead; ++k) read(step + k * kSteps, values[k]);
 #pragma unroll
-            for (int k = 0; k < kInFlight; ++k) visit(step + k * kSteps, values[k]);
+            for (int k = 0; k < kAhead; ++k) visit(step + k * kSteps, values[k]);
         }
         for (; step < job.length; step += kSteps) {
             C values[N];
@@ -81,9 +81,9 @@ struct TilePart {
     }
 };
 
-// Running maxima and sums, one block at least: told no number, ptxas spills them to make room for another.
+// Running maxima and sums, and doubles, one block at least: told no number, ptxas spills them to make room for another.
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads, !kShape.staged)
+__global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Compute<In, Out>, double>)
     strided(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;
@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged)
     using Reduce = ColumnReduce<Sum<C>, kShape.threads, kShape.across, kShape.pack>;
     constexpr int N = kShape.pack;
     constexpr bool kHasMask = kMasks<Load>;
+    constexpr int kAhead = kShape.threads < 1024 ? kInFlight : 2;  // 1024 threads have 64 registers each
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Kept* const tile_memory = reinterpret_cast<Kept*>(memory) + threadIdx.x % kShape.across * N;
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged)
         if constexpr (kShape.staged) {
 #pragma unroll
             for (C& m : max) m = -kInfinity<C>;
-            part.for_each_step(from_memory, [&](int64 step, C(&x)[N]) {
+            part.template for_each_step<kAhead>(from_memory, [&](int64 step, C(&x)[N]) {
                 typename Pack<Kept, N>::Elements kept;
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
@@ -129,14 +130,14 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged)
                 exponential[i] = exponential_of<Op, V, kHasMask>(max[i]);
                 sum[i] = Sum<C>::identity();
             }
-            part.for_each_step(from_tile, [&](int64, C(&x)[N]) {
+            part.template for_each_step<kAhead>(from_tile, [&](int64, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) sum[i].add(exponential[i](x[i]));
             });
             reduce(sum, Merge());
         } else {
             OnlineState<V> mine[N];
-            part.for_each_step(from_memory, [&](int64, C(&x)[N]) {
+            part.template for_each_step<kAhead>(from_memory, [&](int64, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     C one[1] = {x[i]};
@@ -167,9 +168,9 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged)
                 part.store(step, part.offset_of(step).y, x);
             };
             if constexpr (kShape.staged) {
-                part.for_each_step(from_tile, write);
+                part.template for_each_step<kAhead>(from_tile, write);
             } else {
-                part.for_each_step(from_memory, write);
+                part.template for_each_step<kAhead>(from_memory, write);
             }
         } else if (part.present && Part::first_step() == 0) {
             C results[N];
