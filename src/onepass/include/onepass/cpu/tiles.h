@@ -127,7 +127,7 @@ class Tiles {
     // is fetched.
     static constexpr std::int64_t kAhead = 8;
 
-    void fetch(const Unit& u, std::int64_t d, int width) const {
+    ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
         if (!x_direct_ || d < 0 || d >= tile_rows()) return;
         const char* p =
             reinterpret_cast<const char*>(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride);
@@ -470,29 +470,30 @@ class Tiles {
             keep[0] = scratch_of<C>(Scratch::values, 2 * size);
             keep[1] = keep[0] + size;
         }
-        const auto write = [&](std::int64_t u, std::int64_t d) {
-            const Unit ready = unit(u);
+        const auto write = [&](const Unit& ready, std::int64_t i, std::int64_t d) {
             if constexpr (kSoftmax) {
-                write_row(ready, d, row_width(ready, d),
-                          KeptSource{keep[u & 1] + d * padded(ready.width), columns[u & 1]});
+                const C* kept = keep[i & 1] + d * padded(ready.width);
+                write_row(ready, d, row_width(ready, d), KeptSource{kept, columns[i & 1]});
             } else {
-                write_row_from_input<false>(ready, d, columns[u & 1]);
+                write_row_from_input<false>(ready, d, columns[i & 1]);
             }
         };
+        Unit ready{}, u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
-            const Unit u = unit(i);
             Columns<C>& c = columns[i & 1];
-            const Unit next = unit(i + 1 < end ? i + 1 : i);
+            const Unit next = i + 1 < end ? unit(i + 1) : u;
             const auto beside = [&](std::int64_t d) {
                 fetch(next, d, next.width);
                 if (i == begin) return;
-                fetch_edges(unit(i - 1), d + kAhead);
-                write(i - 1, d);
+                fetch_edges(ready, d + kAhead);
+                write(ready, i - 1, d);
             };
             exponentials<!kSoftmax>(u, 0, tile_rows(), c, keep[i & 1], beside);
             kSoftmax ? prepare_scales(u, c) : prepare_lse(u, c);
+            ready = u;
+            u = next;
         }
-        for (std::int64_t d = 0; d < tile_rows(); ++d) write(end - 1, d);
+        for (std::int64_t d = 0; d < tile_rows(); ++d) write(ready, end - 1, d);
     }
 
     static void prepare_scales(const Unit& u, Columns<C>& c) {
