@@ -7,9 +7,9 @@ import pytest
 
 from onepass.bench import report, run
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
-from onepass.bench.gpu_peers import GPU_PEERS, GpuData
+from onepass.bench.gpu_peers import GPU_PEERS, GpuContender, GpuData
 from onepass.bench.gpu_plot import draw
-from onepass.bench.gpu_run import GpuVerifier
+from onepass.bench.gpu_run import GpuVerifier, _verified
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.timing import Timing, Window
 from onepass.bench.verify import WrongResult
@@ -44,7 +44,19 @@ def test_the_verifier_passes_torch_and_nothing_else(op, dtype):
     for broken in (torch.full_like(good, float("nan")), good.double(), good[:-1]):
         with pytest.raises(WrongResult):
             verifier.error(broken)
-    assert verifier.error(3 * good + 1) > verifier.tolerance
+    assert verifier.error(good * 1.1 + 0.1) > verifier.tolerance
+
+
+@pytest.mark.parametrize(("ours", "status"), [(True, "wrong"), (False, "ok")])
+def test_room_for_honest_sums_is_for_others_only(ours, status):
+    cell = GpuCell("made up", "softmax", (50, 400), "a test")
+    x = torch.randn(cell.shape)
+    off = torch.softmax(x.double(), -1).float() * (1 + 60 * 2**-24)  # between what onepass may and what others may
+    data = GpuData(cell, x, torch.empty_like(x))
+    contender = GpuContender("someone", "fresh", "", lambda: off, cell.moved_bytes, ours=ours)
+    verifier = GpuVerifier(data)
+    assert verifier.tolerance < verifier.error(off) < 4 * verifier.tolerance
+    assert _verified(contender, data, verifier).status == status
 
 
 def test_a_device_that_is_unknown_or_not_here(monkeypatch, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onepass
@@ -36,6 +36,7 @@ class GpuContender:
     call: Callable[[], Any]
     moved_bytes: int
     repeats: int = 1  # that the call makes of what is measured
+    ours: bool = False  # onepass, or one of its variants
 
     @property
     def label(self) -> str:
@@ -70,7 +71,7 @@ def _onepass(data: GpuData) -> list[GpuContender]:
         options = f"algorithm={variant.algorithm!r}, tuning={variant.tuning}"
         statement = f"prepare({cell.op!r}, x, {cell.dim}, out=out, {options})(x, out)"
         found.append(_contender(variant.name, "out", data, statement, lambda run=prepared: run(x, out)))  # type: ignore[misc]
-    return found
+    return [replace(contender, ours=True) for contender in found]
 
 
 def _torch(data: GpuData) -> list[GpuContender]:
