@@ -18,6 +18,12 @@ struct Anchor {
     V magic;  // 1.5 * 2^mantissa_bits + exponent bias + bias - k
 };
 
+// e * (high + low), rounded once. A processor that is slow with subnormal products has its own (cpu/scaled.h).
+template <class V>
+ONEPASS_HD V scaled(V e, V high, V low) {
+    return fma(e, high, e * low);
+}
+
 // softmax: exp(x) / sum. The reciprocal of the sum comes in two parts, so that the product rounds once.
 template <class V, bool kShifted>
 struct SoftmaxOp {
@@ -26,7 +32,7 @@ struct SoftmaxOp {
     V scale_low;
 
     ONEPASS_HD V operator()(V x) const { return normalize(exp_anchored(x, anchor)); }
-    ONEPASS_HD V normalize(V e) const { return fma(e, scale, e * scale_low); }
+    ONEPASS_HD V normalize(V e) const { return scaled(e, scale, scale_low); }
 };
 
 // log_softmax: x - logsumexp. logsumexp comes in two parts: x - lse is right to one rounding of the result even

@@ -21,6 +21,7 @@
 // after the scalar exp and log that it uses
 #include "../ops.h"
 #include "job.h"
+#include "scaled.h"
 #include "simd.h"
 
 namespace onepass {

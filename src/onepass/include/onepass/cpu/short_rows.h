@@ -122,17 +122,8 @@ class ShortRows {
 
     void softmax(const Batch& b) const {
         alignas(kCacheLine) C e[W * kMostVectors * W];
-        V part[W];
-        V top = -kInfinity<C>;
-        const auto anchor = usual_anchor<C>();
-        for (int r = 0; r < b.count; ++r) {
-            fetch(b, r);
-            part[r] = exponentials(b.x[r], anchor, e + r * stride_, top);
-        }
-        repeat_first(b, part);
         alignas(kCacheLine) double sum[W];
-        wide_sums(part, sum);
-        if (!are_usual(top, sum, W)) softmax_sums_of_any(b, e, sum);
+        if (!softmax_sums_if_usual(b, e, sum)) softmax_sums_of_any(b, e, sum);
         alignas(kCacheLine) C scale[W], scale_low[W];
         for (int r = 0; r < W; ++r) {
             const double s = 1.0 / sum[r];
@@ -142,8 +133,23 @@ class ShortRows {
         }
         store_rows(b, [&](int r, int i) ONEPASS_INLINE_BODY {
             const V exponential = load(e + r * stride_ + i);
-            return fma(exponential, V(scale[r]), exponential * V(scale_low[r]));
+            return scaled(exponential, V(scale[r]), V(scale_low[r]));
         });
+    }
+
+    // Every row's exponentials, and their sum.
+    ONEPASS_INLINE bool softmax_sums_if_usual(const Batch& b, C* e, double (&sum)[W]) const {
+        if (n_ >= W && !may_be_usual(load(b.x[0]))) return false;
+        V part[W];
+        V top = -kInfinity<C>;
+        const auto anchor = usual_anchor<C>();
+        for (int r = 0; r < b.count; ++r) {
+            fetch(b, r);
+            part[r] = exponentials(b.x[r], anchor, e + r * stride_, top);
+        }
+        repeat_first(b, part);
+        wide_sums(part, sum);
+        return are_usual(top, sum, W);
     }
 
     // The sum of the lanes of each row, in float64.

@@ -18,12 +18,19 @@ inline VecF lookup(const float (&table)[8], VecF::Bits index) {
     return (VecF::Native)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)index);
 }
 
-// What lies below a floor: raised to it beforehand.
-template <class V>
-inline V raise(V x, V floor) {
-    return max(floor, x);
+// What lies below a floor: raised to it beforehand (raise), or, here, made 0 at the end (fma_raised).
+inline VecF raise(VecF x, VecF) { return x; }
+inline VecD raise(VecD x, VecD floor) { return max(floor, x); }
+inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
+    const __m256 keep = _mm256_cmp_ps((__m256)x.v, (__m256)floor.v, _CMP_NLT_UQ);
+    return (VecF::Native)_mm256_and_ps(keep, _mm256_fmadd_ps((__m256)a.v, (__m256)b.v, (__m256)c.v));
 }
-inline VecF fma_raised(VecF, VecF, VecF a, VecF b, VecF c) { return fma(a, b, c); }
+
+// Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
+inline bool any_below(VecF v, VecF::Bits limit) {
+    const __m256 below = _mm256_castsi256_ps(_mm256_cmpgt_epi32((__m256i)limit, _mm256_castps_si256((__m256)v.v)));
+    return _mm256_movemask_ps(_mm256_and_ps(below, _mm256_cmp_ps((__m256)v.v, _mm256_setzero_ps(), _CMP_NEQ_UQ))) != 0;
+}
 
 inline VecF widen(__m128i bits, bfloat16) {
     return (VecF::Native)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));

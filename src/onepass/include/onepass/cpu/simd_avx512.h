@@ -31,6 +31,12 @@ inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
     return (VecF::Native)_mm512_maskz_fmadd_ps(keep, (__m512)a.v, (__m512)b.v, (__m512)c.v);
 }
 
+// Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
+inline bool any_below(VecF v, VecF::Bits limit) {
+    const __mmask16 below = _mm512_cmplt_epi32_mask(_mm512_castps_si512((__m512)v.v), (__m512i)limit);
+    return _mm512_mask_cmp_ps_mask(below, (__m512)v.v, _mm512_setzero_ps(), _CMP_NEQ_UQ) != 0;
+}
+
 // Each value to the upper half of a lane: one permutation, no shift.
 inline VecF widen(__m256i bits, bfloat16) {
     const __m512i upper = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0,

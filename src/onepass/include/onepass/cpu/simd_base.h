@@ -16,6 +16,16 @@ inline V raise(V x, V floor) {
     return max(floor, x);
 }
 
+// Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
+inline bool any_below(VecF v, VecF::Bits limit) {
+    const auto bits = bit_cast<VecF::Bits>(v.v);
+    bool any = false;
+    for (int i = 0; i < 4; ++i) {
+        any |= static_cast<std::int32_t>(bits[i]) < static_cast<std::int32_t>(limit[i]) && bits[i] != 0;
+    }
+    return any;
+}
+
 inline void narrow(float f, half* p) { *p = to_half(f); }
 inline void narrow(float f, bfloat16* p) { *p = to_bfloat16(f); }
 template <class T>

@@ -197,8 +197,10 @@ inline Partial state_of(const T* x, std::int64_t n, const T* next) {
             top = max_aside(v, top);
             return exp_anchored(v, anchor);
         };
-        const double d = sum_exp<false, false>(x, n, exponential, static_cast<C*>(nullptr), Fetch<T>{next});
-        if (are_usual(top, &d, 1)) return {0, d * kUnbias<C>};
+        if (n < kLanes<C> || may_be_usual(load(x))) {
+            const double d = sum_exp<false, false>(x, n, exponential, static_cast<C*>(nullptr), Fetch<T>{next});
+            if (are_usual(top, &d, 1)) return {Usual<C>::kExponent * kLn2, d * kUnbias<C>};
+        }
     }
     const C m = max_of(x, n);
     if (is_infinite(m)) return state_at_infinity(x, n, static_cast<double>(m));
@@ -302,7 +304,7 @@ struct Scale {
         low = Vec<C>(sizeof(C) == 4 ? static_cast<C>(scale - static_cast<C>(scale))
                                     : static_cast<C>(::fma(-scale, sum, 1.0) * scale));
     }
-    ONEPASS_INLINE Vec<C> operator()(Vec<C> e) const { return fma(e, high, e * low); }
+    ONEPASS_INLINE Vec<C> operator()(Vec<C> e) const { return scaled(e, high, low); }
 };
 
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.

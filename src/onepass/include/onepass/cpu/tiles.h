@@ -181,6 +181,8 @@ class Tiles {
                       Beside&& beside) const {
         if constexpr (kWide) {
             exponentials_of_any<true>(u, begin, end, c, keep, beside);
+        } else if (u.width >= W && !may_be_usual(load(read(u, begin, u.width, input_buffer())))) {
+            exponentials_of_any<false>(u, begin, end, c, keep, beside);
         } else if (!exponentials_if_usual(u, begin, end, c, keep, beside)) {
             exponentials_of_any<false>(u, begin, end, c, keep, Nothing{});
         }
@@ -408,7 +410,7 @@ class Tiles {
         ONEPASS_INLINE V operator()(std::int64_t j) const { return value(j, load(e + j)); }
         V operator()(std::int64_t j, int) const { return value(j, load(e + j)); }
         ONEPASS_INLINE V value(std::int64_t j, V v) const {
-            return fma(v, load(c.scale + j), v * load(c.scale_low + j));
+            return scaled(v, load(c.scale + j), load(c.scale_low + j));
         }
     };
     template <bool kSoftmax>

@@ -1,9 +1,10 @@
 // Rows that need no maximum.
 //
-// Most rows have their maximum within reach of exponent 0: their exponentials neither overflow nor vanish as they are.
-// So those are taken first, and what came out tells whether it was so: no element above kMostX, every sum between
-// kLeastSum and kMostSum. If it was, the results have the same bits as with the exponent of the row, which only scales
-// everything by a power of two. If not (NaN and infinities do not pass either), it is done again the long way.
+// Most rows have their maximum within reach of one exponent, kExponent: their exponentials neither overflow nor vanish
+// relative to that. So those are taken first, and what came out tells whether it was so: no element above kMostX, every
+// sum between kLeastSum and kMostSum. If it was, the results have the same bits as with the exponent of the row, which
+// only scales everything by a power of two. If not (NaN and infinities do not pass either), it is done again the long
+// way.
 #pragma once
 
 #include "exp.h"
@@ -15,12 +16,14 @@ template <class C>
 struct Usual;
 template <>
 struct Usual<float> {
-    static constexpr float kMostX = 44;         // its exponential, 2^123.5 with the bias, is the largest used
-    static constexpr float kMostSum = 0x1p124;  // beyond: far from overflow, but not farther than any row may be
-    static constexpr float kLeastSum = 0x1p45;  // below: what the floor cuts off might still show in the result
+    static constexpr int kExponent = 16;        // sums of e^-2 to e^30
+    static constexpr float kMostX = 44;         // its exponential, 2^107.5 with the bias, is the largest used
+    static constexpr float kMostSum = 0x1p88;   // beyond: the low part of its reciprocal might be subnormal
+    static constexpr float kLeastSum = 0x1p41;  // below: what the floor cuts off might still show in the result
 };
 template <>
 struct Usual<double> {
+    static constexpr int kExponent = 0;
     static constexpr double kMostX = 300;
     static constexpr double kMostSum = 0x1p940;
     static constexpr double kLeastSum = 0x1p330;
@@ -28,8 +31,15 @@ struct Usual<double> {
 
 template <class C>
 inline Anchor<Vec<C>, false> usual_anchor() {
-    const auto zero = anchor_at(Vec<C>(C(0)), false);
-    return {zero.shift, zero.floor, zero.magic};
+    const auto anchor = anchor_at(Vec<C>(static_cast<C>(Usual<C>::kExponent * kLn2)), false);
+    return {anchor.shift, anchor.floor, anchor.magic};
+}
+
+// Worth trying, from one vector of many: elements far beyond kMostX overflow into numbers that are slow to compute
+// with.
+template <class C>
+inline bool may_be_usual(Vec<C> some) {
+    return !(reduce_max(some) > Usual<C>::kMostX);
 }
 
 // top: the largest elements, NaN left out; sums: n sums of exponentials.

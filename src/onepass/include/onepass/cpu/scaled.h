@@ -1,0 +1,43 @@
+// An exponential times the reciprocal of its row's sum.
+//
+// Products below 2^-126 are subnormal, and processors take some 100 cycles of microcode to round each vector of those:
+// a row of logits from -60 to 60 would take ten times as long as one from -6 to 6. So where a product may come out that
+// small it is made 2^120 times as large. What is subnormal of it is then added to the smallest normal number, whose
+// neighbours lie as far apart as subnormal numbers do, and that is taken away again from the bits.
+#pragma once
+
+#include "job.h"
+#include "simd.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// Exponents of e and high add up to less than this, with bias: e * high is below 2^-71. Down to 2^-73 no part of the
+// product is subnormal: low, which has the other bits of a float64, is at least 2^-53 of high.
+constexpr std::uint32_t kSmallProduct = std::uint32_t{254 - 72} << 23;
+
+__attribute__((noinline)) inline VecF scaled_small(VecF e, VecF high, VecF low) {
+    const VecF zero = 0.0f, up = 0x1p120f, down = 0x1p-120f, smallest = 0x1p-126f;
+    const auto small = bit_cast<VecF::Bits>(e.v) < kSmallProduct - bit_cast<VecF::Bits>(high.v);
+    const VecF large = small ? zero.v : e.v;
+    const VecF tiny = small ? e.v : zero.v;
+    const VecF product = fma(tiny, high * up, tiny * (low * up));
+    const auto subnormal = product.v < VecF(0x1p-6f).v;
+    const VecF normal = VecF(subnormal ? zero.v : product.v) * down;
+    const VecF raised = fma(VecF(subnormal ? product.v : zero.v), down, smallest);
+    const auto lowered = bit_cast<VecF::Bits>(raised.v) - bit_cast<VecF::Bits>(smallest.v);
+    const VecF rest = fma(large, high, large * low);
+    return small ? (subnormal ? bit_cast<VecF::Native>(lowered) : normal.v) : rest.v;
+}
+
+// e * (high + low), rounded once.
+ONEPASS_INLINE VecF scaled(VecF e, VecF high, VecF low) {
+    if (__builtin_expect(any_below(e, kSmallProduct - bit_cast<VecF::Bits>(high.v)), 0)) {
+        return scaled_small(e, high, low);
+    }
+    return fma(e, high, e * low);
+}
+ONEPASS_INLINE VecD scaled(VecD e, VecD high, VecD low) { return fma(e, high, e * low); }
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass
