@@ -272,7 +272,7 @@ def test_16_bit_sums_accumulate_in_float32(dtype):
 @pytest.mark.parametrize("offset", [-60, 0, 20, 60])
 def test_subnormal_probabilities_are_rounded_right(algorithm, offset):
     """They take a way of their own through the kernels, and rows far from 0 another."""
-    length = 60 if algorithm == "registers" else 5000
+    length = 30 if algorithm == "registers" else 5000
     row = np.linspace(offset, offset - 106, length, dtype=np.float32)
     if algorithm in ("strided", "packed"):
         columns = 40 if algorithm == "strided" else 4
@@ -280,14 +280,15 @@ def test_subnormal_probabilities_are_rounded_right(algorithm, offset):
     else:
         x, dim = np.stack([row, row[::-1]] * 20), -1
     expected = reference.softmax(x, dim, dtype=np.longdouble)
-    # So small that an exponential's own two ULP, of a full significand, are 1/32 of what can be told apart.
+    limit = TABLE["softmax", "float32"][SIGMAS.index(30.0)]
+    # So small that this error, which is of a full significand, is 1/16 of what can be told apart.
     small = expected < np.finfo(np.float32).tiny / 64
     assert np.any(small & (expected > 0))
     out = np.full_like(x, np.nan)
     onepass.softmax(x, dim, out=out, algorithm=algorithm)
     assert _engine.last_algorithm() == algorithm
-    assert max_ulp(out, expected) <= 2
-    assert max_ulp(out[small], expected[small]) <= 0.5 + 1 / 32
+    assert max_ulp(out, expected) <= limit
+    assert max_ulp(out[small], expected[small]) <= 0.5 + limit / 64
 
 
 if __name__ == "__main__":
