@@ -13,7 +13,7 @@
 //
 // Where a vector can be looked up in another one by lanes (simd.h), float32 takes as many powers of two per octave as
 // that holds (kSteps): r is that much shorter, and three coefficients do for six. Each power comes with what rounding
-// it to float32 has lost, so that the result is nearer to exp(x) than with the long polynomial: 0.53 ULP.
+// it to float32 has lost. Measured from 0 to -100: 0.57 ULP with 16 steps, 1.0 with 8, 1.32 with the long polynomial.
 #pragma once
 
 #include <math.h>
@@ -133,7 +133,7 @@ inline constexpr double kUnbias<float> = 0x1p-60;
 template <>
 inline constexpr double kUnbias<double> = 0x1p-500;
 
-// exp(x - anchor) * 2^kBias, to better than 1 ULP. NaN gives NaN; -inf and everything far below gives 2^-110 or less,
+// exp(x - anchor) * 2^kBias, to better than 1.5 ULP. NaN gives NaN; -inf and everything far below gives 2^-110 or less,
 // which is 2^-170 or less once unbiased.
 template <class C, bool kShifted>
 ONEPASS_INLINE Vec<C> exp_anchored(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
