@@ -181,7 +181,8 @@ class Tiles {
                       Beside&& beside) const {
         if constexpr (kWide) {
             exponentials_of_any<true>(u, begin, end, c, keep, beside);
-        } else if (u.width >= W && !may_be_usual(load(read(u, begin, u.width, input_buffer())))) {
+        } else if (row_width(u, begin) >= W &&
+                   !may_be_usual(load(read(u, begin, row_width(u, begin), input_buffer())))) {
             exponentials_of_any<false>(u, begin, end, c, keep, beside);
         } else if (!exponentials_if_usual(u, begin, end, c, keep, beside)) {
             exponentials_of_any<false>(u, begin, end, c, keep, Nothing{});
