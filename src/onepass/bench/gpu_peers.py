@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import onepass
@@ -130,6 +132,26 @@ def _cupy(data: GpuData) -> list[GpuContender]:
     return [_contender("cupy", "fresh", data, statement, lambda: torch.from_dlpack(op(x, axis=cell.dim)))]
 
 
+def _jax(data: GpuData) -> list[GpuContender]:
+    cell = data.cell
+    if not cell.peers or cell.op not in ("softmax", "log_softmax", "logsumexp"):
+        return []
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of the memory, and keeps it
+    jax = importlib.import_module("jax")
+    torch = importlib.import_module("torch")
+    compiled = jax.jit(partial(getattr(jax.nn, cell.op), axis=cell.dim))
+    # JAX has a stream of its own: the hand-over both ways makes it wait for torch's, and torch's for it.
+    return [
+        _contender(
+            "jax",
+            "fresh",
+            data,
+            f"jax.jit(jax.nn.{cell.op})(x, axis={cell.dim})",
+            lambda: torch.from_dlpack(compiled(jax.dlpack.from_dlpack(data.x))),
+        )
+    ]
+
+
 GPU_PEERS = {
     peer.name: peer
     for peer in (
@@ -139,6 +161,7 @@ GPU_PEERS = {
         Peer("quack", ("quack",), ("any",), _quack),
         Peer("liger", ("liger_kernel",), ("any",), _liger),
         Peer("cupy", ("cupy", "cupyx"), ("any",), _cupy),
+        Peer("jax", ("jax",), ("any",), _jax),
     )
 }
 
