@@ -139,6 +139,8 @@ def _jax(data: GpuData) -> list[GpuContender]:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of the memory, and keeps it
     jax = importlib.import_module("jax")
     torch = importlib.import_module("torch")
+    jax.devices()  # starts JAX, which leaves the last of several GPUs current
+    torch.cuda.set_device(data.x.device)
     compiled = jax.jit(partial(getattr(jax.nn, cell.op), axis=cell.dim))
     # JAX has a stream of its own: the hand-over both ways makes it wait for torch's, and torch's for it.
     return [
