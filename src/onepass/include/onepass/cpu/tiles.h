@@ -343,8 +343,13 @@ class Tiles {
                 for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
             }
         }
-        finish_totals(c, width);
-        for (int j = 0; j < distinct(u); ++j) partial[j] = {0, c.total[j]};
+        // What the additions have lost is handed on: rounded into the total here, it would be an error of each chunk.
+        for (int j = 0; j < distinct(u); ++j) {
+            partial[j] = {0, 0};
+            for (std::int64_t i = j; i < (packed_ ? width_ : j + 1); i += inner_) {
+                merge(Op::sum, partial[j], {c.lost[i] == c.lost[i] ? c.lost[i] : 0, c.total[i]});
+            }
+        }
     }
 
     template <int kSign>
