@@ -99,7 +99,7 @@ EXPLAINED = {
     "4096x50257 --dtype bfloat16": ("block_smem", "head and tail peeled", "start off pack boundaries"),
     "32x256x56x56 --dim 1": ("strided", "tiles of 32 rows", "read once"),
     "2x128256x16 --dim 1": ("strided", "kept nowhere, 2 reads", "read twice"),
-    "32768x4096 --op sum --dtype bfloat16": ("block", "read once", "shared out among 256 threads"),
+    "4096x4096 --op sum --dtype bfloat16": ("block", "read once", "shared out among 128 threads"),
 }
 
 

@@ -9,11 +9,14 @@ from .plan_strided import plan_strided
 from .thresholds import (
     ACCESS_BYTES,
     BLOCK_REGISTERS,
+    FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
     LONE_THREADS,
     LOOP_THREADS,
+    MANY_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
     NARROW_LENGTH,
+    PACKS_IN_FLIGHT,
     SEED_THREADS,
     WARP_REDUCE_PACKS,
     WARP_REGISTERS,
@@ -123,14 +126,17 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     smem_bytes = (packs + 2 * (alignment != "whole")) * pack * choice.kept_size  # two packs' room for the edges
     fits_smem = smem_bytes + BLOCK_SCRATCH <= choice.device.shared_per_block
     # Of blocks that hold a row in 32 registers a thread, one is resident, with nothing to do while it waits: of
-    # block_smem several may be. Measured on an H100, 16384 rows of 32768 bfloat16: 1.06x.
+    # block_smem several may be. Measured on an H100, 16384 rows of 32768 bfloat16: 1.06x. Of 16-bit elements also where
+    # 16 registers do: on an H200, 49152 rows of 16384 float16, 1.10x.
     several_fit = problem.op != "logsumexp" and _rows_in_shared_memory(choice, smem_bytes) >= 2
     chosen = choice.algorithm
     if chosen is None:
         if packs <= 32 * warp_packs:
             chosen = "warp"
             choice.why.append(f"a row of {problem.length} fits the registers of a warp: {limit} per lane")
-        elif packs <= most_threads * block_packs // 2 or (packs <= most_threads * block_packs and not several_fit):
+        elif packs <= most_threads * block_packs // (4 if choice.x_size == 2 else 2) or (
+            packs <= most_threads * block_packs and not several_fit
+        ):
             chosen = "block"
             choice.why.append(f"a row of {problem.length} fits the registers of a block")
         elif problem.op == "logsumexp":
@@ -200,14 +206,16 @@ def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
 
 
 def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
-    tuning = choice.tuning
+    problem, tuning = choice.problem, choice.tuning
     threads = tuning.threads or 64
-    held = BLOCK_REGISTERS if choice.elementwise else MOST_BLOCK_REGISTERS
+    # log_softmax of 32768x4096 bfloat16 measured 1.05x on an H200.
+    roomy = not choice.elementwise or (problem.op == "log_softmax" and choice.x_size == 2)
+    held = MOST_BLOCK_REGISTERS if roomy else BLOCK_REGISTERS
     per_thread = max(1, held // choice.registers_per_element // pack)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
     per_thread = -(-packs // threads)
-    exact = alignment == "whole" and per_thread * threads * pack == choice.problem.length
+    exact = alignment == "whole" and per_thread * threads * pack == problem.length
     shape: dict[str, int | str | bool] = {
         "axes": len(choice.kept_axes),
         "threads": threads,
@@ -280,13 +288,20 @@ def _plan_reduction(choice: Choice) -> CudaPlan:
         raise choice.refuse("a plain reduction reads once: `warp`, `block` or `strided`")
     pack, alignment = _row_pack(choice)
     packs = max(1, problem.length // pack)
-    chosen = choice.algorithm or ("warp" if packs <= WARP_REDUCE_PACKS else "block")
+    many = problem.rows >= MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    chosen = choice.algorithm or ("warp" if many or packs <= WARP_REDUCE_PACKS else "block")
     if chosen == "warp":
         threads = tuning.threads or WARP_THREADS
         lanes = tuning.lanes or min(32, ceil_power(packs))
-        choice.why.append(f"{packs} packs are few enough for {lanes} lanes of a warp")
+        choice.why.append(
+            f"{problem.rows} rows are enough for {lanes} lanes each to fill the GPU"
+            if many
+            else f"{packs} packs are few enough for {lanes} lanes of a warp"
+        )
     else:
-        threads = tuning.threads or (256 if packs <= 256 * 8 else LOOP_THREADS)
+        # Each thread asks for PACKS_IN_FLIGHT at a time, or waits for one after the other.
+        busy = ceil_power(packs // PACKS_IN_FLIGHT + 1) // 2
+        threads = tuning.threads or min(max(busy, FEWEST_REDUCE_THREADS), LOOP_THREADS)
         lanes = threads
         choice.why.append(f"{packs} packs are shared out among {threads} threads")
     shape: dict[str, int | str | bool] = {
