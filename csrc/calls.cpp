@@ -40,7 +40,7 @@ class Key {
     }
 
    private:
-    std::array<std::int64_t, 6 * kMostAxes> values_;
+    std::array<std::int64_t, 10 * kMostAxes> values_;  // four arrays, dims, and what is not per axis
     std::size_t size_ = 0;
 };
 
@@ -109,6 +109,13 @@ bool add_algorithm(Key& key, PyObject* algorithm) {
     return false;
 }
 
+bool add_out(Key& key, PyObject* out, ArrayView& view) {
+    if (!view_array(out, view) || !view.writable) return false;
+    key.add(view.kind);
+    key.add(view);
+    return true;
+}
+
 // The key of a call, and views of its arrays. False if it is not one that can be hot.
 bool key_of(PyObject* const* args, Key& key, ArrayView& x, ArrayView& out, bool& has_out) {
     if (!view_array(args[1], x)) return false;
@@ -117,29 +124,59 @@ bool key_of(PyObject* const* args, Key& key, ArrayView& x, ArrayView& out, bool&
     key.add(std::int64_t{x.kind} << 2 | (args[3] == Py_True ? 1 : 0) | (has_out ? 2 : 0));
     key.add(x);
     if (!add_dims(key, args[2]) || !add_dtype(key, args[4]) || !add_algorithm(key, args[6])) return false;
-    if (!has_out) return true;
-    if (!view_array(args[5], out) || !out.writable) return false;
-    key.add(out.kind);
-    key.add(out);
-    return true;
+    return !has_out || add_out(key, args[5], out);
 }
 
-PyObject* run_cpu(const CpuCall& call, const Result& result, const ArrayView& x, PyObject* out,
+// The inputs of a gradient, and where its result goes.
+struct GradientViews {
+    ArrayView x, second, third, out;
+    bool has_third, has_out;
+
+    Sources sources() const { return {&x, &second, has_third ? &third : nullptr}; }
+};
+
+bool key_of_gradient(PyObject* const* args, Key& key, GradientViews& v) {
+    v.has_third = args[3] != Py_None;
+    v.has_out = args[7] != Py_None;
+    if (!view_array(args[1], v.x) || !view_array(args[2], v.second)) return false;
+    if (v.has_third && !view_array(args[3], v.third)) return false;
+    if (!add_int(key, args[0])) return false;
+    key.add(std::int64_t{v.x.kind} << 3 | (args[5] == Py_True ? 1 : 0) | (v.has_out ? 2 : 0) | (v.has_third ? 4 : 0));
+    key.add(v.x);
+    key.add(v.second.kind);
+    key.add(v.second);
+    if (v.has_third) {
+        key.add(v.third.kind);
+        key.add(v.third);
+    }
+    if (!add_dims(key, args[4]) || !add_dtype(key, args[6]) || !add_algorithm(key, args[8])) return false;
+    return !v.has_out || add_out(key, args[7], v.out);
+}
+
+void keep(const Key& key, std::shared_ptr<const Bound> bound) {
+    if (remembered.size() >= kMostRemembered) remembered.clear();
+    remembered[std::string(key.bytes())] = std::move(bound);
+}
+
+void run_kernel(const CpuCall& call, const Sources& in, void* y) {
+    (call.tiles ? kernels().tiles : kernels().rows)(call.job, in.x->data, y);
+}
+
+PyObject* run_cpu(const CpuCall& call, const Result& result, const Sources& in, PyObject* out,
                   const ArrayView* out_view) {
     void* y;
     if (out) {
         Py_INCREF(out);
         y = out_view->data;
     } else {
-        out = new_array(x, result.dtype, result.ndim, result.shape, &y);
+        out = new_array(*in.x, result.dtype, result.ndim, result.shape, &y);
         if (!out) return nullptr;
     }
-    const auto run = call.tiles ? kernels().tiles : kernels().rows;
     last_run = kAlgorithmNames[static_cast<std::size_t>(call.job.algorithm)];
     PyThreadState* released = call.bytes > kReleaseBytes ? PyEval_SaveThread() : nullptr;
     bool failed = false;
     try {
-        run(call.job, x.data, y);
+        run_kernel(call, in, y);
     } catch (const std::exception&) {  // scratch memory: the only thing a kernel asks for
         failed = true;
     }
@@ -155,11 +192,11 @@ PyObject* run_cpu(const CpuCall& call, const Result& result, const ArrayView& x,
 
 }  // namespace
 
-PyObject* run_bound(const Bound& bound, const ArrayView& x, PyObject* out, const ArrayView* out_view) {
-    if (const auto* cpu = std::get_if<CpuCall>(&bound.how)) return run_cpu(*cpu, bound.result, x, out, out_view);
+PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const ArrayView* out_view) {
+    if (const auto* cpu = std::get_if<CpuCall>(&bound.how)) return run_cpu(*cpu, bound.result, in, out, out_view);
     const auto& gpu = std::get<GpuCall>(bound.how);
     last_run = gpu.algorithm;
-    return run_gpu(gpu, bound.result, x, out, out ? out_view : nullptr);
+    return run_gpu(gpu, bound.result, in, out, out ? out_view : nullptr);
 }
 
 PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -179,16 +216,41 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
         if (overlap == Overlap::some) Py_RETURN_NONE;
     }
     const std::shared_ptr<const Bound> bound = found->second;  // keeps it while the GIL is released
-    return run_bound(*bound, x, has_out ? args[5] : nullptr, &out);
+    return run_bound(*bound, {&x}, has_out ? args[5] : nullptr, &out);
+}
+
+PyObject* call_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
+    if (count != 9) {
+        PyErr_SetString(PyExc_TypeError, "call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm)");
+        return nullptr;
+    }
+    Key key;
+    GradientViews v;
+    if (!key_of_gradient(args, key, v)) Py_RETURN_NONE;
+    const auto found = remembered.find(key.bytes());
+    if (found == remembered.end()) Py_RETURN_NONE;
+    const Sources in = v.sources();
+    if (v.has_out) {
+        // In place of one input, and clear of the others.
+        for (const ArrayView* source : {in.x, in.second, in.third}) {
+            if (source && overlap_of(*source, v.out) == Overlap::some) Py_RETURN_NONE;
+        }
+    }
+    const std::shared_ptr<const Bound> bound = found->second;
+    return run_bound(*bound, in, v.has_out ? args[7] : nullptr, &v.out);
 }
 
 void remember(PyObject* const* args, std::shared_ptr<const Bound> bound) {
     Key key;
     ArrayView x, out;
     bool has_out;
-    if (!key_of(args, key, x, out, has_out)) return;
-    if (remembered.size() >= kMostRemembered) remembered.clear();
-    remembered[std::string(key.bytes())] = std::move(bound);
+    if (key_of(args, key, x, out, has_out)) keep(key, std::move(bound));
+}
+
+void remember_gradient(PyObject* const* args, std::shared_ptr<const Bound> bound) {
+    Key key;
+    GradientViews v;
+    if (key_of_gradient(args, key, v)) keep(key, std::move(bound));
 }
 
 void forget_all() { remembered.clear(); }

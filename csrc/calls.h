@@ -15,7 +15,7 @@ namespace onepass {
 
 struct CpuCall {
     Job job;
-    bool tiles;          // which family of kernels runs it
+    bool tiles;          // which family of kernels runs it: rows or tiles
     std::int64_t bytes;  // that it reads and writes, for the decision to release the GIL
 };
 
@@ -25,13 +25,17 @@ struct Bound {
     std::variant<CpuCall, GpuCall> how;
 };
 
-// Runs `bound` on x. `out` null: a new array. Returns a new reference, or null with an exception set.
-PyObject* run_bound(const Bound& bound, const ArrayView& x, PyObject* out, const ArrayView* out_view);
+// Runs `bound`. `out` null: a new array. Returns a new reference, or null with an exception set.
+PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const ArrayView* out_view);
 
 // call(op, x, dim, keepdim, dtype, out, algorithm): the result, or None when this call has to be planned first.
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // remember(op, x, dim, keepdim, dtype, out, algorithm, bound): the next call with arguments like these is hot.
 void remember(PyObject* const* args, std::shared_ptr<const Bound> bound);
+// The same for gradients: call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm), x being the input
+// that the result is like, `third` None where there is none.
+PyObject* call_gradient(PyObject* self, PyObject* const* args, Py_ssize_t count);
+void remember_gradient(PyObject* const* args, std::shared_ptr<const Bound> bound);
 void forget_all();
 void register_dtype(PyObject* object, DType dtype);
 const char* last_algorithm();

@@ -18,12 +18,17 @@ using namespace nb::literals;
 namespace onepass {
 namespace {
 
-using Triples = std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
+// Size and strides, in the order of Axis.
+using AxisNumbers = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 
-Axes axes_from(const Triples& triples) {
-    if (triples.size() > kMostAxes) throw nb::value_error("more than 64 axes");
+Axis axis_from(const AxisNumbers& numbers) {
+    return std::apply([](auto... n) { return Axis{n...}; }, numbers);
+}
+
+Axes axes_from(const std::vector<AxisNumbers>& all) {
+    if (all.size() > kMostAxes) throw nb::value_error("more than 64 axes");
     Axes axes;
-    for (const auto& [size, x_stride, y_stride] : triples) axes.axis[axes.count++] = {size, x_stride, y_stride};
+    for (const AxisNumbers& numbers : all) axes.axis[axes.count++] = axis_from(numbers);
     return axes;
 }
 
@@ -48,34 +53,38 @@ struct BoundHandle {
     std::shared_ptr<const Bound> bound;
 };
 
-BoundHandle bind(int op, int algorithm, int in, int out, const Triples& outer, const Triples& reduce,
-                 std::tuple<std::int64_t, std::int64_t, std::int64_t> inner, std::int64_t rows, std::int64_t length,
-                 std::int64_t chunk, std::int64_t tile, bool resident, bool split, bool nontemporal, int threads,
-                 const std::vector<std::int64_t>& shape) {
+BoundHandle bind(int op, int algorithm, int in, int second, int third, int out, const std::vector<AxisNumbers>& outer,
+                 const std::vector<AxisNumbers>& reduce, const AxisNumbers& inner, std::int64_t rows,
+                 std::int64_t length, std::int64_t chunk, std::int64_t tile, bool resident, bool split,
+                 bool nontemporal, int threads, const std::vector<std::int64_t>& shape) {
     auto bound = std::make_shared<Bound>();
     const auto algo = checked<Algorithm>(algorithm, 6, "unknown algorithm");
     const auto result = checked<DType>(out, 4, "unknown result dtype");
     const bool tiles = algo == Algorithm::strided || algo == Algorithm::packed;
     const std::int64_t inner_size = tiles ? std::get<0>(inner) : 1;
     const std::int64_t results = set_result(bound->result, result, shape);
-    bound->how =
-        CpuCall{.job = {.op = checked<Op>(op, 7, "unknown operation"),
-                        .algorithm = algo,
-                        .in = checked<DType>(in, 4, "unknown input dtype"),
-                        .out = result,
-                        .outer = axes_from(outer),
-                        .reduce = axes_from(reduce),
-                        .inner = {std::get<0>(inner), std::get<1>(inner), std::get<2>(inner)},
-                        .rows = rows,
-                        .length = length,
-                        .chunk = chunk,
-                        .tile = tile,
-                        .resident = resident,
-                        .split = split,
-                        .nontemporal = nontemporal,
-                        .threads = threads},
-                .tiles = tiles,
-                .bytes = rows * inner_size * length * size_of(static_cast<DType>(in)) + results * size_of(result)};
+    bound->how = CpuCall{.job = {.op = checked<Op>(op, 7, "unknown operation"),
+                                 .algorithm = algo,
+                                 .in = checked<DType>(in, 4, "unknown input dtype"),
+                                 .second = checked<DType>(second, 4, "unknown input dtype"),
+                                 .third = checked<DType>(third, 4, "unknown input dtype"),
+                                 .out = result,
+                                 .outer = axes_from(outer),
+                                 .reduce = axes_from(reduce),
+                                 .inner = axis_from(inner),
+                                 .rows = rows,
+                                 .length = length,
+                                 .chunk = chunk,
+                                 .tile = tile,
+                                 .resident = resident,
+                                 .split = split,
+                                 .nontemporal = nontemporal,
+                                 .threads = threads},
+                         .tiles = tiles,
+                         .bytes = rows * inner_size * length *
+                                      (size_of(static_cast<DType>(in)) +
+                                       (is_gradient(static_cast<Op>(op)) ? size_of(static_cast<DType>(second)) : 0)) +
+                                  results * size_of(result)};
     return {bound};
 }
 
@@ -143,6 +152,14 @@ void remember_call(nb::handle op, nb::handle x, nb::handle dim, nb::handle keepd
     remember(args, handle.bound);
 }
 
+void remember_gradient_call(nb::handle op, nb::handle x, nb::handle second, nb::handle third, nb::handle dim,
+                            nb::handle keepdim, nb::handle dtype, nb::handle out, nb::handle algorithm,
+                            const BoundHandle& handle) {
+    PyObject* args[] = {op.ptr(),      x.ptr(),     second.ptr(), third.ptr(),    dim.ptr(),
+                        keepdim.ptr(), dtype.ptr(), out.ptr(),    algorithm.ptr()};
+    remember_gradient(args, handle.bound);
+}
+
 nb::dict stats() {
     const MemoryStats s = memory_stats();
     nb::dict d;
@@ -167,21 +184,27 @@ void copy(std::uintptr_t to, std::uintptr_t from, std::int64_t bytes, bool nonte
 // nanobind's catch-all would stop it.
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
     BoundHandle* handle = nullptr;
-    ArrayView view, out_view;
-    if (count != 3 || !nb::try_cast(nb::handle(args[0]), handle) || !view_array(args[1], view) ||
-        (args[2] != Py_None && !view_array(args[2], out_view))) {
-        PyErr_SetString(PyExc_TypeError, "run(bound, x, out): arrays that the kernels read and write, or out=None");
+    ArrayView view, out_view, beside[2];
+    bool readable = count >= 3 && count <= 5 && nb::try_cast(nb::handle(args[0]), handle) &&
+                    view_array(args[1], view) && (args[2] == Py_None || view_array(args[2], out_view));
+    for (Py_ssize_t i = 3; readable && i < count; ++i) readable = view_array(args[i], beside[i - 3]);
+    if (!readable) {
+        PyErr_SetString(PyExc_TypeError,
+                        "run(bound, x, out, ...): arrays that the kernels read and write, or out=None");
         return nullptr;
     }
     const std::shared_ptr<const Bound> bound = handle->bound;
-    return run_bound(*bound, view, args[2] == Py_None ? nullptr : args[2], &out_view);
+    const Sources in{&view, count > 3 ? &beside[0] : nullptr, count > 4 ? &beside[1] : nullptr};
+    return run_bound(*bound, in, args[2] == Py_None ? nullptr : args[2], &out_view);
 }
 
 PyMethodDef hot_methods[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run)), METH_FASTCALL,
-     "run(bound, x, out) -> result; out may be None"},
+     "run(bound, x, out, ...) -> result; out may be None, further arrays are those that a gradient reads beside x"},
     {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call)), METH_FASTCALL,
      "call(op, x, dim, keepdim, dtype, out, algorithm) -> result, or None if this call has to be planned first"},
+    {"call_gradient", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_gradient)), METH_FASTCALL,
+     "call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm) -> as call"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -195,9 +218,9 @@ NB_MODULE(_engine, m) {
     choose_isa("");
     define_cuda(m);
     nb::class_<BoundHandle>(m, "Bound");
-    m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "result_dtype"_a, "outer"_a, "reduce"_a,
-          "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a, "split"_a, "nontemporal"_a, "threads"_a,
-          "shape"_a);
+    m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "second_dtype"_a, "third_dtype"_a,
+          "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a,
+          "split"_a, "nontemporal"_a, "threads"_a, "shape"_a);
     m.def("bind_gpu", &bind_gpu, nb::kw_only(), "kernel"_a, "algorithm"_a, "threads"_a, "cluster"_a, "cooperative"_a,
           "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "words"_a, "result_dtype"_a, "shape"_a,
           "make"_a.none(), "positional"_a, "keyword_names"_a.none(), "keyword_values"_a, "finish"_a.none());
@@ -207,6 +230,8 @@ NB_MODULE(_engine, m) {
     m.def("overlap", &overlap, "a"_a, "b"_a);
     m.def("remember", &remember_call, "op"_a, "x"_a, "dim"_a.none(), "keepdim"_a, "dtype"_a.none(), "out"_a.none(),
           "algorithm"_a.none(), "bound"_a);
+    m.def("remember_gradient", &remember_gradient_call, "op"_a, "x"_a, "second"_a, "third"_a.none(), "dim"_a.none(),
+          "keepdim"_a, "dtype"_a.none(), "out"_a.none(), "algorithm"_a.none(), "bound"_a);
     m.def("forget_all", &forget_all);
     m.def("last_algorithm", &last_algorithm);
     m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });

@@ -80,8 +80,9 @@ PyObject* Maker::finish(PyObject* made, const ArrayView& x) const {
     return finished;
 }
 
-PyObject* run_gpu(const GpuCall& call, const Result& result, const ArrayView& x, PyObject* out,
+PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, PyObject* out,
                   const ArrayView* out_view) {
+    const ArrayView& x = *in.x;
     if (cuda::forked()) {
         cuda::Failure::in_forked_process().set_python_error();
         return nullptr;

@@ -9,6 +9,13 @@
 
 namespace onepass {
 
+// The arrays that a call reads: x, and what a gradient reads beside it; null where there is none.
+struct Sources {
+    const ArrayView* x;
+    const ArrayView* second = nullptr;
+    const ArrayView* third = nullptr;
+};
+
 // The array that a call returns.
 struct Result {
     DType dtype;
@@ -46,8 +53,8 @@ struct GpuCall {
     const char* algorithm;
 };
 
-// Runs `call` on x. `out` null: a new array. Returns a new reference, or null with an exception set.
-PyObject* run_gpu(const GpuCall& call, const Result& result, const ArrayView& x, PyObject* out,
+// Runs `call`. `out` null: a new array. Returns a new reference, or null with an exception set.
+PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, PyObject* out,
                   const ArrayView* out_view);
 
 }  // namespace onepass

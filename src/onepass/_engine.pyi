@@ -32,10 +32,12 @@ def bind(
     op: int,
     algorithm: int,
     dtype: int,
+    second_dtype: int,
+    third_dtype: int,
     result_dtype: int,
-    outer: Sequence[tuple[int, int, int]],
-    reduce: Sequence[tuple[int, int, int]],
-    inner: tuple[int, int, int],
+    outer: Sequence[tuple[int, int, int, int, int]],
+    reduce: Sequence[tuple[int, int, int, int, int]],
+    inner: tuple[int, int, int, int, int],
     rows: int,
     length: int,
     chunk: int,
@@ -68,8 +70,23 @@ def bind_gpu(
 ) -> Bound: ...
 def gpu_grid(bound: Bound) -> tuple[int, int]: ...
 def relaunch(bound: Bound, x: Any, out: Any, times: int) -> None: ...
-def run(bound: Bound, x: Any, out: Any) -> Any: ...
+def run(bound: Bound, x: Any, out: Any, second: Any = ..., third: Any = ..., /) -> Any: ...
 def call(op: int, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorithm: Any, /) -> Any: ...
+def call_gradient(
+    op: int, x: Any, second: Any, third: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorithm: Any, /
+) -> Any: ...
+def remember_gradient(
+    op: int,
+    x: Any,
+    second: Any,
+    third: Any,
+    dim: Any,
+    keepdim: bool,
+    dtype: Any,
+    out: Any,
+    algorithm: str | None,
+    bound: Bound,
+) -> None: ...
 def remember(
     op: int, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None, bound: Bound
 ) -> None: ...

@@ -6,7 +6,7 @@ Frameworks are recognised by what the caller has already imported; none is impor
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ class Input:
     device: int | None  # ordinal of the NVIDIA GPU it is on; None on the CPU
     same_object: bool  # the caller's own array: a later call with it can skip all this
     wrap: Callable[[Any], Any]
+    name: str  # of the argument
 
 
 def _identity(y: Any) -> Any:
@@ -50,26 +51,27 @@ def _torch() -> Any:
     return sys.modules.get("torch")
 
 
-def _describe(op: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:
+def _describe(op: str, name: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:
     described = _engine.describe(array)
     if described is None:
-        raise TypeError(f"{op}: cannot read x of type {type(x).__name__}; pass a NumPy array or a torch tensor")
+        raise TypeError(f"{op}: cannot read {name} of type {type(x).__name__}; pass a NumPy array or a torch tensor")
     dtype, shape, strides, address, _, is_tensor, device = described
-    return Input(array, DTYPES[dtype], shape, strides, address, is_tensor, device, array is x, wrap)
+    return Input(array, DTYPES[dtype], shape, strides, address, is_tensor, device, array is x, wrap, name)
 
 
-def as_input(op: str, x: Any, dtype: str | None) -> Input:
-    """The array to read, or an error that says what to pass instead. `dtype` is the result's, if one was named."""
+def as_input(op: str, x: Any, dtype: str | None, name: str = "x") -> Input:
+    """The array to read, or an error that says what to pass instead. `dtype` is the result's, if one was named; `name`
+    the argument's."""
     if _engine.describe(x) is not None:
-        return _describe(op, x, x, _identity)
+        return _describe(op, name, x, x, _identity)
     torch = _torch()
     if torch is not None and isinstance(x, torch.Tensor):
-        return _from_torch(op, torch, x, dtype)
+        return _from_torch(op, name, torch, x, dtype)
     if isinstance(x, np.ndarray) or np.isscalar(x):
-        return _from_numpy(op, x, x, _identity)
+        return _from_numpy(op, name, x, x, _identity)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        return _from_dlpack(op, x)
-    return _from_numpy(op, np.asarray(x), x, _identity)
+        return _from_dlpack(op, name, x)
+    return _from_numpy(op, name, np.asarray(x), x, _identity)
 
 
 # ---- NumPy ----
@@ -84,11 +86,11 @@ def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     return True
 
 
-def _from_numpy(op: str, x: Any, original: Any, wrap: Callable[[Any], Any]) -> Input:
+def _from_numpy(op: str, name: str, x: Any, original: Any, wrap: Callable[[Any], Any]) -> Input:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
-            f"{op}: x is a masked array of shape {x.shape}; what a mask means is yours to say: "
-            "pass x.filled(-numpy.inf) to leave masked elements out, or x.data to ignore the mask"
+            f"{op}: {name} is a masked array of shape {x.shape}; what a mask means is yours to say: "
+            f"pass {name}.filled(-numpy.inf) to leave masked elements out, or {name}.data to ignore the mask"
         )
     array = np.asarray(x)
     if array.dtype.kind in "biu":
@@ -101,104 +103,111 @@ def _from_numpy(op: str, x: Any, original: Any, wrap: Callable[[Any], Any]) -> I
         )
         described = f"{kind} dtype {array.dtype}" if kind else f"dtype {array.dtype}"
         raise TypeError(
-            f"{op}: x of shape {array.shape} has {described}; expected {SUPPORTED}, or integers: convert with x.astype"
+            f"{op}: {name} of shape {array.shape} has {described}; expected {SUPPORTED}, or integers: "
+            f"convert with {name}.astype"
         )
     if _engine.describe(array) is None:  # unaligned, or a field of a structured array
         array = array.copy()
-    return _describe(op, array, original, wrap)
+    return _describe(op, name, array, original, wrap)
 
 
 # ---- torch ----
 
 
-def _from_torch(op: str, torch: Any, x: Any, dtype: str | None) -> Input:
+def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> Input:
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         raise TypeError(
-            f"{op}: x is a {type(x).__module__}.{type(x).__name__}, a subclass of torch.Tensor that onepass does not "
-            "know; pass x.as_subclass(torch.Tensor), or use torch's own function"
+            f"{op}: {name} is a {type(x).__module__}.{type(x).__name__}, a subclass of torch.Tensor that onepass does "
+            f"not know; pass {name}.as_subclass(torch.Tensor), or use torch's own function"
         )
     if x.is_nested:
-        raise TypeError(f"{op}: x is a nested tensor; pass x.to_padded_tensor(...), or use torch's own function")
+        raise TypeError(
+            f"{op}: {name} is a nested tensor; pass {name}.to_padded_tensor(...), or use torch's own function"
+        )
     shape = tuple(x.shape)
     if x.requires_grad:
         if torch.is_grad_enabled():
             raise ValueError(
-                f"{op}: x of shape {shape}, dtype {x.dtype} requires grad, and onepass records no gradient yet; "
-                "call it under torch.no_grad(), or pass x.detach()"
+                f"{op}: {name} of shape {shape}, dtype {x.dtype} requires grad, and onepass records no gradient yet; "
+                f"call it under torch.no_grad(), or pass {name}.detach()"
             )
         x = x.detach()
     if x.device.type not in ("cpu", "cuda") or (x.is_cuda and torch.version.cuda is None):
         raise ValueError(
-            f"{op}: x of shape {shape} is on device {x.device}; onepass runs on CPUs and NVIDIA GPUs: pass x.cpu()"
+            f"{op}: {name} of shape {shape} is on device {x.device}; onepass runs on CPUs and NVIDIA GPUs: "
+            f"pass {name}.cpu()"
         )
     if x.layout != torch.strided:
-        raise TypeError(f"{op}: x of shape {shape} has layout {x.layout}; pass x.to_dense()")
+        raise TypeError(f"{op}: {name} of shape {shape} has layout {x.layout}; pass {name}.to_dense()")
     if not x.dtype.is_floating_point:
         if dtype is None or x.dtype.is_complex:
             raise TypeError(
-                f"{op}: x of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to(torch.float32)"
-                + ("" if x.dtype.is_complex else ", or pass dtype=")
+                f"{op}: {name} of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: "
+                f"convert with {name}.to(torch.float32)" + ("" if x.dtype.is_complex else ", or pass dtype=")
             )
         x = x.to(getattr(torch, dtype))
-    name = str(x.dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise TypeError(f"{op}: x of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to")
+    known = str(x.dtype).removeprefix("torch.")
+    if known not in DTYPES:
+        raise TypeError(
+            f"{op}: {name} of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: convert with {name}.to"
+        )
     forward_ad = torch.autograd.forward_ad
     _engine.watch_forward_ad(vars(forward_ad))
     if forward_ad._current_level >= 0:
         if forward_ad.unpack_dual(x).tangent is not None:
             raise ValueError(
-                f"{op}: x of shape {shape}, dtype {x.dtype} carries a forward-mode tangent, and onepass records no "
-                "gradient yet; use torch's own function there"
+                f"{op}: {name} of shape {shape}, dtype {x.dtype} carries a forward-mode tangent, and onepass records "
+                "no gradient yet; use torch's own function there"
             )
         # The engine reads no tensor inside a dual level; NumPy's view of the same memory has no tangent to lose.
         if x.is_cuda:
             raise ValueError(
-                f"{op}: x of shape {shape} is on {x.device}, where onepass cannot tell whether it carries a tangent; "
-                "call it outside torch.autograd.forward_ad.dual_level()"
+                f"{op}: {name} of shape {shape} is on {x.device}, where onepass cannot tell whether it carries a "
+                "tangent; call it outside torch.autograd.forward_ad.dual_level()"
             )
-        return _from_torch_memory(op, torch, x, name)
+        return _from_torch_memory(op, name, torch, x, known)
     if x.is_neg():
         x = x.resolve_neg()
     if _engine.register_exchange_type(type(x)):
         if _engine.describe(x) is None:
             raise TypeError(
-                f"{op}: x of shape {shape} is a torch.Tensor without plain memory of its own, as inside torch.func "
-                "transforms and nested tensors; use torch's own function there"
+                f"{op}: {name} of shape {shape} is a torch.Tensor without plain memory of its own, as inside "
+                "torch.func transforms and nested tensors; use torch's own function there"
             )
-        return _describe(op, x, x, _identity)
+        return _describe(op, name, x, x, _identity)
     if x.is_cuda:
         raise TypeError(
-            f"{op}: x of shape {shape} is on {x.device}, and torch {torch.__version__} has no DLPack C exchange API; "
-            "onepass needs torch 2.10 or later on GPUs"
+            f"{op}: {name} of shape {shape} is on {x.device}, and torch {torch.__version__} has no DLPack C exchange "
+            "API; onepass needs torch 2.10 or later on GPUs"
         )
-    return _from_torch_memory(op, torch, x, name)
+    return _from_torch_memory(op, name, torch, x, known)
 
 
-def _from_torch_memory(op: str, torch: Any, x: Any, name: str) -> Input:
+def _from_torch_memory(op: str, name: str, torch: Any, x: Any, dtype: str) -> Input:
     # torch before 2.10 has no C exchange API; NumPy's view of the same memory serves.
-    if name == "bfloat16":
+    if dtype == "bfloat16":
         import ml_dtypes
 
         bits = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         is_bfloat16(bits.dtype)
-        return _describe(op, bits, x, lambda y: torch.from_numpy(y.view(np.int16)).view(torch.bfloat16))
-    return _describe(op, x.numpy(), x, torch.from_numpy)
+        return _describe(op, name, bits, x, lambda y: torch.from_numpy(y.view(np.int16)).view(torch.bfloat16))
+    return _describe(op, name, x.numpy(), x, torch.from_numpy)
 
 
 # ---- every other producer ----
 
 
-def _from_dlpack(op: str, x: Any) -> Input:
+def _from_dlpack(op: str, name: str, x: Any) -> Input:
     device = tuple(map(int, x.__dlpack_device__()))
     if device[0] in _DLPACK_CUDA:
         from . import gpu_arrays
 
-        gpu_arrays.recognise(op, x)
-        return _describe(op, x, x, _identity)
+        gpu_arrays.recognise(op, name, x)
+        return _describe(op, name, x, x, _identity)
     if device[0] != 1:  # kDLCPU
         raise ValueError(
-            f"{op}: x of type {type(x).__name__} is on DLPack device {device}; onepass runs on CPUs and NVIDIA GPUs"
+            f"{op}: {name} of type {type(x).__name__} is on DLPack device {device}; "
+            "onepass runs on CPUs and NVIDIA GPUs"
         )
     try:
         array = np.from_dlpack(x)
@@ -214,7 +223,7 @@ def _from_dlpack(op: str, x: Any) -> Input:
         except (BufferError, RuntimeError, TypeError):
             return namespace.asarray(y)
 
-    return _from_numpy(op, array, x, wrap)
+    return _from_numpy(op, name, array, x, wrap)
 
 
 # ---- dtype= and out= ----
@@ -245,8 +254,13 @@ def resolve_dtype(op: str, dtype: Any) -> str | None:
     return name
 
 
-def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
-    """Strides of `out` once it is known to take this result; an error, with nothing written, otherwise."""
+def check_out(
+    op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: str, others: Sequence[Input] = ()
+) -> tuple[int, ...]:
+    """Strides of `out` once it is known to take this result; an error, with nothing written, otherwise.
+
+    `source` is the input that the result is like, `others` are read beside it.
+    """
     torch = _torch()
     if torch is not None and isinstance(source.array, torch.Tensor) and type(out) in (torch.Tensor, torch.nn.Parameter):
         if out.requires_grad and torch.is_grad_enabled():
@@ -257,7 +271,7 @@ def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: s
     elif source.device is None or type(out) is not type(source.array):
         kind = type(source.array) if torch is None or not isinstance(source.array, torch.Tensor) else torch.Tensor
         raise TypeError(
-            f"{op}: out must be a {kind.__module__}.{kind.__name__} like x, "
+            f"{op}: out must be a {kind.__module__}.{kind.__name__} like {source.name}, "
             f"got {type(out).__module__}.{type(out).__name__}"
         )
     if tuple(out.shape) != shape:
@@ -273,15 +287,19 @@ def check_out(op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: s
         )
     _, _, strides, _, writable, _, device = described
     if device != source.device:
-        raise ValueError(f"{op}: out is on {_place(device)}, x on {_place(source.device)}; they must be on one device")
+        raise ValueError(
+            f"{op}: out is on {_place(device)}, {source.name} on {_place(source.device)}; they must be on one device"
+        )
     if not writable:
         raise ValueError(f"{op}: out of shape {shape}, dtype {name} is read-only")
     if _aliases_itself(shape, strides):
         raise ValueError(f"{op}: elements of out share memory (shape {shape}, strides {strides}); pass another")
-    if _engine.overlap(source.array, out) == "some" and _share_memory(source, out):
-        raise ValueError(
-            f"{op}: out of shape {shape} overlaps x without being exactly x; pass x itself, or memory apart from it"
-        )
+    for x in (source, *others):
+        if _engine.overlap(x.array, out) == "some" and _share_memory(x, out):
+            raise ValueError(
+                f"{op}: out of shape {shape} overlaps {x.name} without being exactly {x.name}; "
+                f"pass {x.name} itself, or memory apart from it"
+            )
     return tuple(strides)
 
 

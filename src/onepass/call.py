@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from . import _engine, arrays
 from .machine import this_machine
 from .plan import ALGORITHMS, CpuPlan, make_plan
-from .problem import ELEMENTWISE, Axis, Problem, contiguous_strides, make_problem, normalize_dims, reduced_shape
+from .problem import (
+    ELEMENTWISE,
+    GRADIENTS,
+    Axis,
+    Operand,
+    Problem,
+    contiguous_strides,
+    make_problem,
+    normalize_dims,
+    reduced_shape,
+    spread_strides,
+)
 
-OPS = ("softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")  # in the order of the engine's Op
-_ONE_ELEMENT = (1, 1, 1)
+OPS = ("softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")
+NUMBERS = {op: number for number, op in enumerate((*OPS, *GRADIENTS))}  # the engine's Op
 
 
 def bind(problem: Problem, plan: CpuPlan) -> _engine.Bound:
     """Hand a plan to the engine, once; calls then run it with addresses alone."""
     return _engine.bind(
-        op=OPS.index(problem.op),
+        op=NUMBERS[problem.op],
         algorithm=ALGORITHMS.index(plan.algorithm),
         dtype=arrays.DTYPES.index(problem.dtype),
+        second_dtype=arrays.DTYPES.index(problem.second_dtype or problem.dtype),
+        third_dtype=arrays.DTYPES.index(problem.third_dtype or problem.dtype),
         result_dtype=arrays.DTYPES.index(problem.result_dtype),
-        outer=[(a.size, a.x_stride, a.y_stride) for a in plan.outer],
-        reduce=[(a.size, a.x_stride, a.y_stride) for a in plan.reduce],
-        inner=(plan.inner.size, plan.inner.x_stride, plan.inner.y_stride),
+        outer=[astuple(axis) for axis in plan.outer],
+        reduce=[astuple(axis) for axis in plan.reduce],
+        inner=astuple(plan.inner),
         rows=_rows(plan),
         length=problem.length,
         chunk=plan.chunk,
@@ -53,7 +66,7 @@ def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any,
 
         bound = launch.bind(problem, source, out, launch.plan(problem, source, out, algorithm))
     if source.same_object:
-        _engine.remember(OPS.index(op), x, dim, bool(keepdim), dtype, out, algorithm, bound)
+        _engine.remember(NUMBERS[op], x, dim, bool(keepdim), dtype, out, algorithm, bound)
     y = _engine.run(bound, source.array, out)
     return y if out is not None else source.wrap(y)
 
@@ -81,11 +94,11 @@ def checked(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any) -> t
         result_strides=result_strides,
     )
     if problem.rows * problem.length == 0 and op in ELEMENTWISE:
-        problem = _nothing(problem)
+        problem = nothing(problem)
     return source, problem
 
 
-def _nothing(problem: Problem) -> Problem:
+def nothing(problem: Problem) -> Problem:
     """An empty elementwise result: no row to visit."""
     return replace(problem, outer=(Axis(0, 0, 0),), reduce=())
 
@@ -97,9 +110,10 @@ def check_not_empty(op: str, shape: tuple[int, ...], dims: tuple[int, ...]) -> N
 
 
 def problem_of(op: str, x_or_shape: Any, dtype: Any, dim: Any) -> Problem:
-    """The problem of a call on an array, or on a contiguous array of a given shape."""
-    if op not in OPS:
-        raise ValueError(f"explain: unknown operation {op!r}; choose from {', '.join(OPS)}")
+    """The problem of a call on an array, or on a contiguous array of a given shape; of a gradient with dy laid out as
+    y is, or contiguous where it has one value a row."""
+    if op not in NUMBERS:
+        raise ValueError(f"explain: unknown operation {op!r}; choose from {', '.join(NUMBERS)}")
     result_dtype = arrays.resolve_dtype(op, dtype)
     if isinstance(x_or_shape, (tuple, list)) and all(hasattr(n, "__index__") for n in x_or_shape):
         shape = tuple(n.__index__() for n in x_or_shape)
@@ -111,4 +125,19 @@ def problem_of(op: str, x_or_shape: Any, dtype: Any, dim: Any) -> Problem:
         source = arrays.as_input(op, x_or_shape, result_dtype)
         shape, strides, source_dtype = source.shape, source.strides, source.dtype
     dims = normalize_dims(op, dim, shape)
-    return make_problem(op, source_dtype, shape, dims, strides=strides, result_dtype=result_dtype or source_dtype)
+    second, third = None, None
+    if op == "logsumexp_backward":
+        per_row = spread_strides(contiguous_strides(reduced_shape(shape, dims, False)), dims, len(shape))
+        second = third = Operand(source_dtype, per_row)
+    elif op in GRADIENTS:
+        second = Operand(source_dtype, strides)
+    return make_problem(
+        op,
+        source_dtype,
+        shape,
+        dims,
+        strides=strides,
+        result_dtype=result_dtype or source_dtype,
+        second=second,
+        third=third,
+    )

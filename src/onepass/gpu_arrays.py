@@ -33,7 +33,7 @@ class Maker:
     finish: Callable[[Any, Any], Any] | None = None
 
 
-def recognise(op: str, x: Any) -> None:
+def recognise(op: str, name: str, x: Any) -> None:
     """Have the engine read arrays of x's type, or raise with what to pass instead."""
     if _engine.register_exchange_type(type(x)):
         return
@@ -44,8 +44,8 @@ def recognise(op: str, x: Any) -> None:
         _engine.register_producer(type(x), None)
     else:
         raise TypeError(
-            f"{op}: x is a {type(x).__module__}.{type(x).__name__} on a GPU, and onepass does not know on which stream "
-            "its library computes; pass torch.from_dlpack(x) or cupy.from_dlpack(x)"
+            f"{op}: {name} is a {type(x).__module__}.{type(x).__name__} on a GPU, and onepass does not know on which "
+            f"stream its library computes; pass torch.from_dlpack({name}) or cupy.from_dlpack({name})"
         )
 
 

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-ELEMENTWISE = ("softmax", "log_softmax")
+GRADIENTS = ("softmax_backward", "log_softmax_backward", "logsumexp_backward")
+ELEMENTWISE = ("softmax", "log_softmax", *GRADIENTS)  # the result has the shape of the input
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`size` steps of `x_stride` elements in the input and `y_stride` elements in the result."""
+    """`size` steps of `x_stride` elements in the input and `y_stride` elements in the result; gradients read a second
+    and a third input with strides of their own, 0 where one value serves a whole row."""
 
     size: int
     x_stride: int
     y_stride: int
+    z_stride: int = 0
+    w_stride: int = 0
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input beside the first: its dtype, and its stride in elements along every axis of the first."""
+
+    dtype: str
+    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One operation on one layout. Two calls with equal problems have equal plans."""
+    """One operation on one layout. Two calls with equal problems have equal plans.
+
+    Gradients name their inputs by what a kernel walks along: the first is y (of logsumexp_backward x), the second dy,
+    the third, of logsumexp_backward alone, lse.
+    """
 
     op: str
     dtype: str
@@ -31,6 +47,8 @@ class Problem:
     result_shape: tuple[int, ...]
     outer: tuple[Axis, ...]  # kept axes, slowest first in the result
     reduce: tuple[Axis, ...]  # reduced axes, slowest first in the input
+    second_dtype: str | None = None
+    third_dtype: str | None = None
 
     @property
     def rows(self) -> int:
@@ -44,14 +62,30 @@ class Problem:
 
     @property
     def compute_dtype(self) -> str:
-        """What is computed in: float64 if input or result is, else float32."""
-        return "float64" if "float64" in (self.dtype, self.result_dtype) else "float32"
+        """What is computed in: float64 if an input or the result is, else float32."""
+        dtypes = (self.dtype, self.second_dtype, self.third_dtype, self.result_dtype)
+        return "float64" if "float64" in dtypes else "float32"
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the distinct elements read (a broadcast axis is read once)."""
-        sizes = [axis.size for axis in (*self.outer, *self.reduce) if axis.x_stride != 0]
-        return math.prod(sizes) * ITEMSIZE[self.dtype] if self.rows * self.length else 0
+        """Bytes of the distinct elements read, of all inputs (a broadcast axis is read once)."""
+        axes = (*self.outer, *self.reduce)
+        return (
+            self._bytes(self.dtype, [axis.size for axis in axes if axis.x_stride != 0])
+            + self._bytes(self.second_dtype, [axis.size for axis in axes if axis.z_stride != 0])
+            + self._bytes(self.third_dtype, [axis.size for axis in axes if axis.w_stride != 0])
+        )
+
+    @property
+    def reread_bytes(self) -> int:
+        """Of those, the bytes that a second pass over rows too long to wait in cache reads again."""
+        if self.op != "log_softmax_backward":
+            return self.input_bytes
+        # The first pass sums dy, and has not looked at y.
+        return self._bytes(self.second_dtype, [axis.size for axis in (*self.outer, *self.reduce) if axis.z_stride != 0])
+
+    def _bytes(self, dtype: str | None, sizes: list[int]) -> int:
+        return math.prod(sizes) * ITEMSIZE[dtype] if dtype is not None and self.rows * self.length else 0
 
     @property
     def result_bytes(self) -> int:
@@ -109,16 +143,33 @@ def reduced_shape(shape: tuple[int, ...], dims: tuple[int, ...], keepdim: bool) 
     return tuple(size for i, size in enumerate(shape) if i not in dims)
 
 
+def spread_strides(strides: Sequence[int], dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """Strides of an array with one value a row, along every axis of what has the rows; `strides` with keepdim or
+    without.
+
+    >>> spread_strides((7, 2), (1,), 3)
+    (7, 0, 2)
+    """
+    if len(strides) == ndim:
+        return tuple(0 if i in dims else stride for i, stride in enumerate(strides))
+    remaining = iter(strides)
+    return tuple(0 if i in dims else next(remaining) for i in range(ndim))
+
+
+def _strides(axis: Axis) -> tuple[int, ...]:
+    return axis.x_stride, axis.y_stride, axis.z_stride, axis.w_stride
+
+
 def _merged(axes: list[Axis]) -> tuple[Axis, ...]:
-    """Neighbouring axes that are one axis in memory, in the input and in the result, become one."""
+    """Neighbouring axes that are one axis in memory, in every input and in the result, become one."""
     merged: list[Axis] = []
     for axis in axes:
         if axis.size == 1:
             continue
         if merged:
             slow = merged[-1]
-            if slow.x_stride == axis.size * axis.x_stride and slow.y_stride == axis.size * axis.y_stride:
-                merged[-1] = Axis(slow.size * axis.size, axis.x_stride, axis.y_stride)
+            if _strides(slow) == tuple(axis.size * stride for stride in _strides(axis)):
+                merged[-1] = replace(axis, size=slow.size * axis.size)
                 continue
         merged.append(axis)
     return tuple(merged)
@@ -134,20 +185,20 @@ def make_problem(
     result_dtype: str | None = None,
     keepdim: bool = False,
     result_strides: Sequence[int] | None = None,
+    second: Operand | None = None,
+    third: Operand | None = None,
 ) -> Problem:
     """Collapse a layout. Strides are in elements; without them the arrays are contiguous."""
     x_strides = tuple(strides) if strides is not None else contiguous_strides(shape)
     elementwise = op in ELEMENTWISE
     result_shape = shape if elementwise else reduced_shape(shape, dims, keepdim)
     y_all = tuple(result_strides) if result_strides is not None else contiguous_strides(result_shape)
-    if elementwise or keepdim:
-        y_strides = y_all
-    else:
-        remaining = iter(y_all)
-        y_strides = tuple(0 if i in dims else next(remaining) for i in range(len(shape)))
-    axes = [Axis(*three) for three in zip(shape, x_strides, y_strides, strict=True)]
+    y_strides = y_all if elementwise else spread_strides(y_all, dims, len(shape))
+    nothing = (0,) * len(shape)
+    z_strides, w_strides = (operand.strides if operand else nothing for operand in (second, third))
+    axes = [Axis(*five) for five in zip(shape, x_strides, y_strides, z_strides, w_strides, strict=True)]
     kept = [axis for i, axis in enumerate(axes) if i not in dims]
-    reduced = [Axis(a.size, a.x_stride, a.y_stride if elementwise else 0) for i, a in enumerate(axes) if i in dims]
+    reduced = [axis for i, axis in enumerate(axes) if i in dims]
     # The order in which rows are visited follows the result, that within a row the input.
     kept.sort(key=lambda a: -abs(a.y_stride))
     reduced.sort(key=lambda a: -abs(a.x_stride))
@@ -160,4 +211,6 @@ def make_problem(
         result_shape=result_shape,
         outer=_merged(kept),
         reduce=_merged(reduced),
+        second_dtype=second.dtype if second else None,
+        third_dtype=third.dtype if third else None,
     )

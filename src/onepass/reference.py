@@ -71,6 +71,47 @@ def logsumexp(x: ArrayLike, dim: Dim = -1, keepdim: bool = False, *, dtype: DTyp
         return rows.restore_reduced(np.where(np.isfinite(top), finite, top), keepdim, dtype)
 
 
+def softmax_backward(dy: ArrayLike, y: ArrayLike, dim: Dim = -1, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """The gradient by x of y = softmax(x): y * (dy - sum(dy * y)).
+
+    >>> softmax_backward([1.0, 0.0], [0.5, 0.5])
+    array([ 0.25, -0.25])
+    """
+    rows, grads = _Rows(y, dim), _Rows(dy, dim)
+    with np.errstate(all="ignore"):
+        total = (grads.values * rows.values).sum(axis=-1, keepdims=True)
+        return rows.restore(rows.values * (grads.values - total), dtype)
+
+
+def log_softmax_backward(dy: ArrayLike, y: ArrayLike, dim: Dim = -1, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """The gradient by x of y = log_softmax(x): dy - exp(y) * sum(dy).
+
+    >>> log_softmax_backward([1.0, 0.0], [0.0, -np.inf])
+    array([0., 0.])
+    """
+    rows, grads = _Rows(y, dim), _Rows(dy, dim)
+    with np.errstate(all="ignore"):
+        total = _exact_sums(grads.values)
+        return rows.restore(grads.values - np.exp(rows.values) * total, dtype)
+
+
+def logsumexp_backward(
+    dy: ArrayLike, x: ArrayLike, lse: ArrayLike, dim: Dim = -1, keepdim: bool = False, *, dtype: DTypeLike = np.float64
+) -> NDArray[Any]:
+    """The gradient by x of lse = logsumexp(x): dy * exp(x - lse), and 0 where lse is -inf.
+
+    >>> logsumexp_backward(1.0, [0.0, -np.inf], 0.0)
+    array([1., 0.])
+    >>> logsumexp_backward(1.0, [-np.inf, -np.inf], -np.inf)
+    array([0., 0.])
+    """
+    rows = _Rows(x, dim)
+    dys, lses = (np.asarray(a).astype(np.float64).astype(np.longdouble).reshape(rows.count, 1) for a in (dy, lse))
+    with np.errstate(all="ignore"):
+        result = np.where(lses == -np.inf, 0, dys * np.exp(rows.values - lses))
+        return rows.restore(result, dtype)
+
+
 def sum(x: ArrayLike, dim: Dim = -1, keepdim: bool = False, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """The sum along `dim`, rounded once. Integers and booleans: NumPy's own result.
 

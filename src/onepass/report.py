@@ -42,7 +42,8 @@ class Report:
     @property
     def moved_bytes(self) -> int:
         """Bytes this plan moves through main memory."""
-        return self.problem.input_bytes * self.plan.reads + self.problem.result_bytes
+        again = self.problem.reread_bytes * (self.plan.reads - 1)
+        return self.problem.input_bytes + again + self.problem.result_bytes
 
     def __str__(self) -> str:
         p, plan = self.problem, self.plan
@@ -107,8 +108,10 @@ def explain(op: str, x_or_shape: Any, dtype: Any = None, dim: Any = -1, device: 
 
     Parameters
     ----------
-    op : "softmax", "log_softmax", "logsumexp", "sum", "mean", "amax" or "amin"
-    x_or_shape : an array, or the shape of a contiguous one
+    op : "softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin", "softmax_backward",
+        "log_softmax_backward" or "logsumexp_backward"
+    x_or_shape : an array, or the shape of a contiguous one; for a gradient that of y (of logsumexp_backward x), and
+        dy is taken to lie in memory as y does
     dtype : dtype of the result; with a shape also that of the input, float32 by default
     dim : as in the operation
     device : "cpu", "cuda" or "cuda:1" for a GPU of this machine, or a GPU by its name, which need not be here: "a100",

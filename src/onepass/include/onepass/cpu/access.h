@@ -77,15 +77,27 @@ inline Offsets offsets_of(const Axes& axes, std::int64_t index) {
     return at;
 }
 
-// Elements [begin, begin + n) of a row, as runs along its innermost axis: f(offsets, position in the span, run length).
+// The same for one array, by the strides it has.
+using Stride = std::int64_t Axis::*;
+inline std::int64_t offset_of(const Axes& axes, std::int64_t index, Stride stride) {
+    std::int64_t at = 0;
+    for (int a = axes.count; a-- > 0;) {
+        const std::int64_t next = a == 0 ? 0 : index / axes[a].size;
+        at += (index - next * axes[a].size) * axes[a].*stride;
+        index = next;
+    }
+    return at;
+}
+
+// Elements [begin, begin + n) of a row, as runs along its innermost axis: f(offset, position in the span, run length).
 template <class F>
-inline void for_runs(const Axes& axes, std::int64_t begin, std::int64_t n, F&& f) {
-    if (axes.empty()) return f(Offsets{}, std::int64_t{0}, n);
+inline void for_runs(const Axes& axes, Stride stride, std::int64_t begin, std::int64_t n, F&& f) {
+    if (axes.empty()) return f(std::int64_t{0}, std::int64_t{0}, n);
     const std::int64_t inner = axes.back().size;
     for (std::int64_t done = 0; done < n;) {
         const std::int64_t left = inner - (begin + done) % inner;
         const std::int64_t run = left < n - done ? left : n - done;
-        f(offsets_of(axes, begin + done), done, run);
+        f(offset_of(axes, begin + done, stride), done, run);
         done += run;
     }
 }
@@ -94,22 +106,25 @@ inline void for_runs(const Axes& axes, std::int64_t begin, std::int64_t n, F&& f
 template <class T>
 class RowInput {
    public:
-    explicit RowInput(const Job& job)
+    explicit RowInput(const Job& job) : RowInput(job, job.in, &Axis::x_stride) {}
+    // An input of this type and these strides.
+    RowInput(const Job& job, DType type, Stride stride)
         : axes_(&job.reduce),
-          type_(job.in),
-          direct_(job.in == DTypeOf<T>::value &&
-                  (job.length == 1 || (job.reduce.count == 1 && job.reduce[0].x_stride == 1))) {}
+          type_(type),
+          stride_(stride),
+          direct_(type == DTypeOf<T>::value &&
+                  (job.length == 1 || (job.reduce.count == 1 && job.reduce[0].*stride == 1))) {}
 
     bool direct() const { return direct_; }
 
     // Elements [begin, begin + n); the pointer is into the row itself or into `buffer` of n elements.
     const T* read(const char* row, std::int64_t begin, std::int64_t n, T* buffer) const {
         if (direct_) return reinterpret_cast<const T*>(row) + begin;
-        const std::int64_t stride = axes_->empty() ? 1 : axes_->back().x_stride;
+        const std::int64_t stride = axes_->empty() ? 1 : axes_->back().*stride_;
         with_type(type_, [&](auto* null) {
             using From = std::remove_pointer_t<decltype(null)>;
-            for_runs(*axes_, begin, n, [&](Offsets at, std::int64_t i, std::int64_t run) {
-                convert_run(buffer + i, 1, reinterpret_cast<const From*>(row) + at.x, stride, run);
+            for_runs(*axes_, stride_, begin, n, [&](std::int64_t at, std::int64_t i, std::int64_t run) {
+                convert_run(buffer + i, 1, reinterpret_cast<const From*>(row) + at, stride, run);
             });
         });
         return buffer;
@@ -118,6 +133,7 @@ class RowInput {
    private:
     const Axes* axes_;
     DType type_;
+    Stride stride_;
     bool direct_;
 };
 
@@ -141,8 +157,8 @@ class RowOutput {
         const std::int64_t stride = axes_->empty() ? 1 : axes_->back().y_stride;
         with_type(type_, [&](auto* null) {
             using To = std::remove_pointer_t<decltype(null)>;
-            for_runs(*axes_, begin, n, [&](Offsets at, std::int64_t i, std::int64_t run) {
-                convert_run(reinterpret_cast<To*>(row) + at.y, stride, buffer + i, 1, run);
+            for_runs(*axes_, &Axis::y_stride, begin, n, [&](std::int64_t at, std::int64_t i, std::int64_t run) {
+                convert_run(reinterpret_cast<To*>(row) + at, stride, buffer + i, 1, run);
             });
         });
     }

@@ -12,16 +12,30 @@
 namespace onepass {
 
 enum class DType : std::uint8_t { f32, f64, f16, bf16 };
-enum class Op : std::uint8_t { softmax, log_softmax, logsumexp, sum, mean, amax, amin };
+enum class Op : std::uint8_t {
+    softmax,
+    log_softmax,
+    logsumexp,
+    sum,
+    mean,
+    amax,
+    amin,
+    softmax_backward,
+    log_softmax_backward,
+    logsumexp_backward
+};
 enum class Algorithm : std::uint8_t { registers, row, online, split, strided, packed };
 
 ONEPASS_INLINE std::int64_t size_of(DType t) { return t == DType::f32 ? 4 : t == DType::f64 ? 8 : 2; }
-ONEPASS_INLINE bool is_elementwise(Op op) { return op == Op::softmax || op == Op::log_softmax; }
+ONEPASS_INLINE bool is_gradient(Op op) { return op >= Op::softmax_backward; }
+ONEPASS_INLINE bool is_elementwise(Op op) { return op == Op::softmax || op == Op::log_softmax || is_gradient(op); }
 
 struct Axis {
     std::int64_t size;
     std::int64_t x_stride;
     std::int64_t y_stride;
+    std::int64_t z_stride = 0;  // of the second input, which gradients have, and of the third
+    std::int64_t w_stride = 0;
 };
 
 // NumPy's own limit on dimensions; collapsing leaves one to three of them.
@@ -40,6 +54,8 @@ struct Job {
     Op op;
     Algorithm algorithm;
     DType in;
+    DType second;  // of the other inputs of a gradient
+    DType third;
     DType out;
     Axes outer;           // kept axes except `inner`, slowest first
     Axes reduce;          // reduced axes, slowest first
@@ -52,6 +68,14 @@ struct Job {
     bool split;           // chunks of one unit go to several threads
     bool nontemporal;     // results bypass the cache
     int threads;          // at most this many
+};
+
+// Where the inputs of a call lie. Of softmax_backward and log_softmax_backward: y and dy; of logsumexp_backward: x, and
+// with one value for each row dy and lse.
+struct Addresses {
+    const void* x;
+    const void* second = nullptr;
+    const void* third = nullptr;
 };
 
 // Stores past the cache fill whole lines.

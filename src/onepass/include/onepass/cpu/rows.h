@@ -175,8 +175,8 @@ class Rows {
             case Op::mean: return {0, sum_of(x, n)};
             case Op::amax: return {extreme_of<1>(x, n), 0};
             case Op::amin: return {extreme_of<-1>(x, n), 0};
+            default: return {};
         }
-        return {};
     }
 
     template <class RowOp>

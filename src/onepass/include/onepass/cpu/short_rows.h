@@ -35,6 +35,7 @@ class ShortRows {
             case Op::mean: return each(begin, end, [this](const Batch& b) { sum(b); });
             case Op::amax: return each(begin, end, [this](const Batch& b) { extreme<1>(b); });
             case Op::amin: return each(begin, end, [this](const Batch& b) { extreme<-1>(b); });
+            default: return;
         }
     }
 

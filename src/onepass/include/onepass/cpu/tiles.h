@@ -381,6 +381,7 @@ class Tiles {
             case Op::mean: return sums(u, begin, end, c, partial);
             case Op::amax: return extremes<1>(u, begin, end, c, partial);
             case Op::amin: return extremes<-1>(u, begin, end, c, partial);
+            default: return;
         }
     }
 
