@@ -159,6 +159,10 @@ void keep(const Key& key, std::shared_ptr<const Bound> bound) {
 }
 
 void run_kernel(const CpuCall& call, const Sources& in, void* y) {
+    if (is_gradient(call.job.op)) {
+        const Addresses from{in.x->data, in.second->data, in.third ? in.third->data : nullptr};
+        return (call.tiles ? kernels().gradient_tiles : kernels().gradient_rows)(call.job, from, y);
+    }
     (call.tiles ? kernels().tiles : kernels().rows)(call.job, in.x->data, y);
 }
 

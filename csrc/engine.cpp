@@ -63,7 +63,7 @@ BoundHandle bind(int op, int algorithm, int in, int second, int third, int out, 
     const bool tiles = algo == Algorithm::strided || algo == Algorithm::packed;
     const std::int64_t inner_size = tiles ? std::get<0>(inner) : 1;
     const std::int64_t results = set_result(bound->result, result, shape);
-    bound->how = CpuCall{.job = {.op = checked<Op>(op, 7, "unknown operation"),
+    bound->how = CpuCall{.job = {.op = checked<Op>(op, 10, "unknown operation"),
                                  .algorithm = algo,
                                  .in = checked<DType>(in, 4, "unknown input dtype"),
                                  .second = checked<DType>(second, 4, "unknown input dtype"),

@@ -3,12 +3,14 @@
 namespace onepass {
 
 // Weak: null if ONEPASS_ISAS left the instruction set out of the build.
-#define ONEPASS_DECLARE(isa, bytes)                                            \
-    namespace isa {                                                            \
-    [[gnu::weak]] void run_rows(const Job&, const void*, void*);               \
-    [[gnu::weak]] void run_tiles(const Job&, const void*, void*);              \
-    [[gnu::weak]] void run_copy(void*, const void*, std::int64_t, bool, int);  \
-    static const Kernels table = {#isa, run_rows, run_tiles, run_copy, bytes}; \
+#define ONEPASS_DECLARE(isa, bytes)                                                                                   \
+    namespace isa {                                                                                                   \
+    [[gnu::weak]] void run_rows(const Job&, const void*, void*);                                                      \
+    [[gnu::weak]] void run_tiles(const Job&, const void*, void*);                                                     \
+    [[gnu::weak]] void run_gradient_rows(const Job&, const Addresses&, void*);                                        \
+    [[gnu::weak]] void run_gradient_tiles(const Job&, const Addresses&, void*);                                       \
+    [[gnu::weak]] void run_copy(void*, const void*, std::int64_t, bool, int);                                         \
+    static const Kernels table = {#isa, run_rows, run_tiles, run_gradient_rows, run_gradient_tiles, run_copy, bytes}; \
     }
 
 #if defined(__x86_64__)

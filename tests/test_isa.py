@@ -7,7 +7,10 @@ from onepass import _engine
 
 
 @pytest.mark.parametrize("isa", [isa for isa in _engine.isas() if isa != _engine.isa()])
-@pytest.mark.parametrize("tests", ["test_numbers.py", "test_algorithms.py", "test_shapes.py"])
+@pytest.mark.parametrize(
+    "tests",
+    ["test_numbers.py", "test_algorithms.py", "test_shapes.py", "test_gradients.py", "test_gradient_numbers.py"],
+)
 def test_results_are_right_under(isa, tests):
     run_with_isa(isa, tests)
 

@@ -1,5 +1,6 @@
 """onepass: the softmax family and row reductions at the speed of memory."""
 
+from .gradients import log_softmax_backward, logsumexp_backward, softmax_backward
 from .reductions import amax, amin, mean, sum
 from .report import explain
 from .runtime import empty_cache, get_num_threads, memory_stats, set_num_threads
@@ -13,10 +14,13 @@ __all__ = [
     "explain",
     "get_num_threads",
     "log_softmax",
+    "log_softmax_backward",
     "logsumexp",
+    "logsumexp_backward",
     "mean",
     "memory_stats",
     "set_num_threads",
     "softmax",
+    "softmax_backward",
     "sum",
 ]

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from .machine import Machine
-from .problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
+from .problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
 
 ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
 
@@ -90,7 +90,30 @@ def _direct(problem: Problem) -> bool:
     """Kernels can read and write the rows where they lie."""
     if not _contiguous_reduce(problem) or problem.dtype != problem.result_dtype:
         return False
-    return problem.op not in ELEMENTWISE or problem.length == 1 or problem.reduce[0].y_stride == 1
+    if _reads_pairs(problem) and problem.second_dtype != problem.dtype:
+        return False
+    if problem.op not in ELEMENTWISE or problem.length == 1:
+        return True
+    return problem.reduce[0].y_stride == 1 and (not _reads_pairs(problem) or problem.reduce[0].z_stride == 1)
+
+
+def _reads_pairs(problem: Problem) -> bool:
+    """Two inputs of the full shape."""
+    return problem.op in ("softmax_backward", "log_softmax_backward")
+
+
+def _one_pass(problem: Problem) -> bool:
+    """Nothing has to be known of a row before its first result."""
+    return problem.op not in ELEMENTWISE or problem.op == "logsumexp_backward"
+
+
+def _row_element_bytes(problem: Problem) -> int:
+    """What an element of a row takes in cache until its result is written."""
+    compute = ITEMSIZE[problem.compute_dtype]
+    if problem.op not in GRADIENTS:
+        return ITEMSIZE[problem.dtype] + compute
+    staged = 0 if _direct(problem) else 3 * compute  # both inputs converted, and the result
+    return ITEMSIZE[problem.dtype] + ITEMSIZE[problem.second_dtype or problem.dtype] + staged
 
 
 def _inner_axis(problem: Problem) -> int | None:
@@ -110,7 +133,9 @@ def _can_pack(problem: Problem, inner: Axis) -> bool:
     reduced = problem.reduce[0]
     if not (2 <= inner.size <= _PACKED_INNER and inner.x_stride == 1 and reduced.x_stride == inner.size):
         return False
-    return problem.op not in ELEMENTWISE or (inner.y_stride == 1 and reduced.y_stride == inner.size)
+    if problem.op in ELEMENTWISE and not (inner.y_stride == 1 and reduced.y_stride == inner.size):
+        return False
+    return not _reads_pairs(problem) or (inner.z_stride == 1 and reduced.z_stride == inner.size)
 
 
 def _refuse(problem: Problem, algorithm: str, reason: str) -> ValueError:
@@ -148,25 +173,25 @@ def _nontemporal(problem: Problem, why: _Reasons) -> bool:
 
 
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:
-    elementwise = problem.op in ELEMENTWISE
-    compute = ITEMSIZE[problem.compute_dtype]
-    register_row = _REGISTER_VECTORS * machine.vector_bytes // compute
-    row_bytes = 2 * problem.length * (ITEMSIZE[problem.dtype] + compute)
+    waits = not _one_pass(problem)
+    register_row = _REGISTER_VECTORS * machine.vector_bytes // ITEMSIZE[problem.compute_dtype]
+    row_bytes = 2 * problem.length * _row_element_bytes(problem)
+    beside = "what it is computed with" if problem.op in GRADIENTS else "their exponentials"
     fits = row_bytes <= machine.l2_bytes * _ROW_SHARE_OF_L2
     chosen = algorithm
     if chosen is None:
         if _direct(problem) and 0 < problem.length <= register_row:
             chosen = "registers"
             why(f"a row of {problem.length} fits {_REGISTER_VECTORS} vectors of {machine.vector_bytes} bytes")
-        elif fits if elementwise else problem.length <= _REDUCE_CHUNK:
+        elif fits if waits else problem.length <= _REDUCE_CHUNK:
             chosen = "row"
-            why(f"two rows of {problem.length} and their exponentials are {row_bytes >> 10} KiB: they fit half of L2")
+            why(f"two rows of {problem.length} and {beside} are {row_bytes >> 10} KiB: they fit half of L2")
         elif threads > 1 and problem.rows < _ROWS_PER_THREAD * threads:
             chosen = "split"
             why(f"{problem.rows} long rows are too few to share out among {threads} threads")
         else:
             chosen = "online"
-            why(f"two rows and their exponentials, {row_bytes >> 10} KiB, do not fit half of L2")
+            why(f"two rows and {beside}, {row_bytes >> 10} KiB, do not fit half of L2")
     elif chosen == "registers":
         if not _direct(problem):
             raise _refuse(problem, chosen, "rows must be contiguous, input and result of one dtype")
@@ -174,7 +199,7 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
             raise _refuse(problem, chosen, f"a row may have at most {register_row} elements here")
     if not _direct(problem):
         why("rows are gathered, converted and scattered through the cache, in pieces")
-    resident = chosen in ("registers", "row") or not elementwise
+    resident = chosen in ("registers", "row") or not waits
     return CpuPlan(
         algorithm=chosen,
         threads=threads,
@@ -191,6 +216,8 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
 
 
 def _row_chunk(problem: Problem, algorithm: str) -> int:
+    if problem.op == "logsumexp_backward" and algorithm == "row" and _direct(problem):
+        return max(problem.length, 1)
     if problem.op in (*ELEMENTWISE, "logsumexp"):
         return _CHUNK
     return _REDUCE_CHUNK
@@ -201,7 +228,7 @@ def _plan_tiles(
 ) -> CpuPlan:
     inner = problem.outer[inner_index]
     outer = problem.outer[:inner_index] + problem.outer[inner_index + 1 :]
-    elementwise = problem.op in ELEMENTWISE
+    waits = not _one_pass(problem)
     compute = ITEMSIZE[problem.compute_dtype]
     lanes = machine.vector_bytes // compute
     length = problem.length
@@ -209,7 +236,8 @@ def _plan_tiles(
     if chosen is None:
         packs = _can_pack(problem, inner) and length * inner.size >= _PACKED_ELEMENTS
         chosen = "packed" if packs else "strided"
-    column_bytes = ITEMSIZE[problem.dtype] + 2 * compute
+    # A tile is read while the one before is written, from its exponentials or, a gradient, from both inputs.
+    column_bytes = 2 * _row_element_bytes(problem) - (0 if problem.op in GRADIENTS else ITEMSIZE[problem.dtype])
     budget = max(machine.l2_bytes // 2, int(machine.l3_bytes / machine.cores * _TILE_SHARE_OF_L3))
     if chosen == "packed":
         why(f"{inner.size} rows lie interleaved: {lanes // math.gcd(lanes, inner.size)} steps fill whole vectors")
@@ -224,12 +252,12 @@ def _plan_tiles(
     resident = length * tile * column_bytes <= budget
     if resident:
         why(f"a tile of {length} steps waits in cache between its passes")
-    elif elementwise:
+    elif waits:
         why(f"a tile of {length} steps does not fit the cache: it is read twice")
     units = math.prod(axis.size for axis in outer) * (1 if chosen == "packed" else -(-inner.size // tile))
     chunk = max(1, (machine.l2_bytes // 4) // (tile * ITEMSIZE[problem.dtype]))
     chunk = length if resident and length <= chunk else min(chunk, length)
-    split = threads > 1 and units < _ROWS_PER_THREAD * threads and not (resident and elementwise) and length > 2 * chunk
+    split = threads > 1 and units < _ROWS_PER_THREAD * threads and not (resident and waits) and length > 2 * chunk
     if split:
         why(f"{units} tiles are too few to share out among {threads} threads: their chunks are")
     return CpuPlan(
@@ -240,7 +268,7 @@ def _plan_tiles(
         inner=inner,
         chunk=max(chunk, 1),
         tile=tile,
-        resident=resident or not elementwise,
+        resident=resident or not waits,
         split=split,
         nontemporal=_nontemporal(problem, why),
         why=tuple(why.lines),

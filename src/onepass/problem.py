@@ -62,9 +62,10 @@ class Problem:
 
     @property
     def compute_dtype(self) -> str:
-        """What is computed in: float64 if an input or the result is, else float32."""
-        dtypes = (self.dtype, self.second_dtype, self.third_dtype, self.result_dtype)
-        return "float64" if "float64" in dtypes else "float32"
+        """What elements are computed in: float64 if an input of them or the result is, else float32."""
+        # dy and lse of logsumexp_backward are one value a row, taken in whatever they are.
+        second = None if self.op == "logsumexp_backward" else self.second_dtype
+        return "float64" if "float64" in (self.dtype, second, self.result_dtype) else "float32"
 
     @property
     def input_bytes(self) -> int:

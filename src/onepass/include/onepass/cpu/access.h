@@ -169,6 +169,15 @@ class RowOutput {
     bool direct_;
 };
 
+inline double read_scalar(const char* x, DType type) {
+    double value = 0;
+    with_type(type, [&](auto* null) {
+        using From = std::remove_pointer_t<decltype(null)>;
+        value = static_cast<double>(scalar<Compute<From>>(*reinterpret_cast<const From*>(x)));
+    });
+    return value;
+}
+
 inline void write_scalar(char* y, DType type, std::int64_t offset, double value) {
     with_type(type, [&](auto* null) {
         using To = std::remove_pointer_t<decltype(null)>;

@@ -5,26 +5,27 @@
 #pragma once
 
 #include "access.h"
-#include "across.h"
-#include "span.h"
+#include "row_batches.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
 template <class T>
-class ShortRows {
+class ShortRows : RowBatches<T> {
+    using Batches = RowBatches<T>;
     using C = Compute<T>;
     using V = Vec<C>;
-    static constexpr int W = kLanes<C>;
+    using Batches::W, Batches::n_, Batches::last_, Batches::adjacent_, Batches::wide_sums, Batches::wide_sums_of_halves;
 
    public:
-    static constexpr int kMostVectors = 8;
+    using Batches::kMostVectors;
 
     ShortRows(const Job& job, const char* x, char* y)
-        : job_(job), x_(x), y_(y), n_(static_cast<int>(job.length)), last_(n_ % W), stride_((n_ + W - 1) / W * W) {
-        const std::int64_t y_stride = job.outer.count == 1 ? job.outer[0].y_stride : 0;
-        adjacent_ = y_stride == (is_elementwise(job.op) ? n_ : 1);
-    }
+        : Batches(job, is_elementwise(job.op) ? job.length : 1),
+          job_(job),
+          x_(x),
+          y_(y),
+          stride_((n_ + W - 1) / W * W) {}
 
     void run(std::int64_t begin, std::int64_t end) const {
         switch (job_.op) {
@@ -83,37 +84,6 @@ class ShortRows {
         for (int i = 0; i < n_ * static_cast<int>(sizeof(T)); i += kCacheLine) __builtin_prefetch(p + i, 0, 3);
     }
 
-    // value(r, i) is the vector at i of row r's result.
-    template <class Value>
-    ONEPASS_INLINE void store_rows(const Batch& b, Value&& value) const {
-        if (!job_.nontemporal || !adjacent_ || b.count < W) {
-            for (int r = 0; r < b.count; ++r) {
-                T* y = reinterpret_cast<T*>(b.y[r]);
-                int i = 0;
-                for (; i + W <= n_; i += W) store(y + i, value(r, i));
-                if (last_ > 0) store_n(y + i, value(r, i), last_);
-            }
-        } else if (last_ == 0 && reinterpret_cast<std::uintptr_t>(b.y[0]) % kCacheLine == 0) {
-            for (int r = 0; r < W; ++r) {
-                T* y = reinterpret_cast<T*>(b.y[r]);
-                for (int i = 0; i < n_; i += W) stream(y + i, value(r, i));
-            }
-        } else {
-            // W rows are whole cache lines together, though none of them is: put side by side first.
-            alignas(kCacheLine) C all[(W * kMostVectors + 1) * W];
-            for (int r = 0; r < W; ++r) {
-                for (int i = 0; i < n_; i += W) store(all + r * n_ + i, value(r, i));
-            }
-            emit(reinterpret_cast<T*>(b.y[0]), std::int64_t{W} * n_, true, Gathered{all});
-        }
-    }
-
-    struct Gathered {
-        const C* all;
-        ONEPASS_INLINE V operator()(std::int64_t i) const { return load(all + i); }
-        V operator()(std::int64_t i, int n) const { return load_n(all + i, n, C(0)); }
-    };
-
     // Lane r of each of these, for the W rows of a batch. What lies beyond its last row repeats the first.
     static void repeat_first(const Batch& b, V (&rows)[W]) {
         for (int r = b.count; r < W; ++r) rows[r] = rows[0];
@@ -132,7 +102,7 @@ class ShortRows {
             scale_low[r] = sizeof(C) == 4 ? static_cast<C>(s - static_cast<double>(scale[r]))
                                           : static_cast<C>(::fma(-s, sum[r], 1.0) * s);
         }
-        store_rows(b, [&](int r, int i) ONEPASS_INLINE_BODY {
+        Batches::store_rows(b.y, b.count, [&](int r, int i) ONEPASS_INLINE_BODY {
             const V exponential = load(e + r * stride_ + i);
             return scaled(exponential, V(scale[r]), V(scale_low[r]));
         });
@@ -151,25 +121,6 @@ class ShortRows {
         repeat_first(b, part);
         wide_sums(part, sum);
         return are_usual(top, sum, W);
-    }
-
-    // The sum of the lanes of each row, in float64.
-    static void wide_sums(V (&part)[W], double (&sum)[W]) {
-        if constexpr (sizeof(C) == 8) {
-            store(sum, sums_across(part));
-        } else {
-            VecD halves[W];
-            for (int r = 0; r < W; ++r) halves[r] = low_half(part[r]) + high_half(part[r]);
-            wide_sums_of_halves(halves, sum);
-        }
-    }
-    static void wide_sums_of_halves(VecD (&rows)[W], double (&sum)[W]) {
-        constexpr int kHalf = kLanes<double>;
-        VecD some[kHalf];
-        for (int first = 0; first < W; first += kHalf) {
-            for (int r = 0; r < kHalf; ++r) some[r] = rows[first + r];
-            store(sum + first, sums_across(some));
-        }
     }
 
     template <bool kShifted>
@@ -244,7 +195,7 @@ class ShortRows {
         states(b, top, sum);
         for (int r = b.count; r < W; ++r) sum[r] = 1;
         for (int r = 0; r < W; ++r) split_lse(static_cast<double>(top[r]), sum[r], high[r], low[r]);
-        store_rows(b, [&](int r, int i) ONEPASS_INLINE_BODY {
+        Batches::store_rows(b.y, b.count, [&](int r, int i) ONEPASS_INLINE_BODY {
             const LogSoftmaxOp<V> op{V(high[r]), V(low[r])};
             const T* x = b.x[r] + i;
             return op(i + W <= n_ ? load(x) : load_n(x, last_, C(0)));
@@ -329,10 +280,7 @@ class ShortRows {
     const Job& job_;
     const char* x_;
     char* y_;
-    int n_;
-    int last_;       // elements of the last vector, if it is not full
-    int stride_;     // n_, rounded up to whole vectors
-    bool adjacent_;  // results lie next to each other, row after row
+    int stride_;  // n_, rounded up to whole vectors
 };
 
 }  // namespace ONEPASS_ISA

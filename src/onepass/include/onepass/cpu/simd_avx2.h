@@ -32,6 +32,14 @@ inline bool any_below(VecF v, VecF::Bits limit) {
     return _mm256_movemask_ps(_mm256_and_ps(below, _mm256_cmp_ps((__m256)v.v, _mm256_setzero_ps(), _CMP_NEQ_UQ))) != 0;
 }
 
+// Whether a lane is above its limit. NaN is not.
+inline bool any_above(VecF v, VecF limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v.v, (__m256)limit.v, _CMP_GT_OQ)) != 0;
+}
+inline bool any_above(VecD v, VecD limit) {
+    return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)v.v, (__m256d)limit.v, _CMP_GT_OQ)) != 0;
+}
+
 inline VecF widen(__m128i bits, bfloat16) {
     return (VecF::Native)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }

@@ -37,6 +37,12 @@ inline bool any_below(VecF v, VecF::Bits limit) {
     return _mm512_mask_cmp_ps_mask(below, (__m512)v.v, _mm512_setzero_ps(), _CMP_NEQ_UQ) != 0;
 }
 
+// Whether a lane is above its limit. NaN is not.
+inline bool any_above(VecF v, VecF limit) { return _mm512_cmp_ps_mask((__m512)v.v, (__m512)limit.v, _CMP_GT_OQ) != 0; }
+inline bool any_above(VecD v, VecD limit) {
+    return _mm512_cmp_pd_mask((__m512d)v.v, (__m512d)limit.v, _CMP_GT_OQ) != 0;
+}
+
 // Each value to the upper half of a lane: one permutation, no shift.
 inline VecF widen(__m256i bits, bfloat16) {
     const __m512i upper = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0,

@@ -26,6 +26,14 @@ inline bool any_below(VecF v, VecF::Bits limit) {
     return any;
 }
 
+// Whether a lane is above its limit. NaN is not.
+template <class V>
+inline bool any_above(V v, V limit) {
+    bool any = false;
+    for (unsigned i = 0; i < sizeof(v.v) / sizeof(v.v[0]); ++i) any |= v.v[i] > limit.v[i];
+    return any;
+}
+
 inline void narrow(float f, half* p) { *p = to_half(f); }
 inline void narrow(float f, bfloat16* p) { *p = to_bfloat16(f); }
 template <class T>

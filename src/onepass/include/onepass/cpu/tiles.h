@@ -10,9 +10,8 @@
 // and, split, the chunks of one tile go to several threads.
 #pragma once
 
-#include "access.h"
 #include "partial.h"
-#include "span.h"
+#include "tile_grid.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -33,39 +32,22 @@ struct alignas(64) Columns {
 };
 
 template <class T>
-class Tiles {
+class Tiles : TileGrid<T> {
+    using Grid = TileGrid<T>;
     using C = Compute<T>;
     using V = Vec<C>;
-    static constexpr int W = kLanes<C>;
-    static constexpr std::int64_t kBlock = 16;  // rows summed in C before they go to float64
+    using Grid::job_, Grid::packed_, Grid::inner_, Grid::steps_, Grid::width_, Grid::past_cache_;
+    using Grid::tile_rows, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded, Grid::fold;
+    using Grid::W, Grid::kBlock, Grid::kAhead;
 
    public:
     Tiles(const Job& job, const void* x, void* y)
-        : job_(job),
-          x_(static_cast<const char*>(x)),
-          y_(static_cast<char*>(y)),
-          packed_(job.algorithm == Algorithm::packed) {
-        inner_ = job.inner.size;
-        // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough,
-        // so that the running values of one vector are not waited for
-        std::int64_t vectors = 0;
-        if (packed_) {
-            std::int64_t common = W;
-            while (inner_ % common != 0) common /= 2;
-            vectors = inner_ / common;
-            while (2 * vectors <= 16 && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
-        }
-        steps_ = packed_ ? vectors * W / inner_ : 1;
-        width_ = packed_ ? vectors * W : job.tile;
-        tiles_ = packed_ ? 1 : (inner_ + width_ - 1) / width_;
+        : Grid(job), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)) {
         x_direct_ = job.in == DTypeOf<T>::value && (packed_ || job.inner.x_stride == 1);
-        y_direct_ = job.out == DTypeOf<T>::value && (packed_ || job.inner.y_stride == 1);
-        past_cache_ = job.nontemporal && y_direct_;
     }
 
     void run() {
-        const std::int64_t units = job_.rows * tiles_;
-        if (job_.split) return run_split(units);
+        if (job_.split) return run_split(Grid::units());
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (job_.resident && job_.op == Op::softmax) {
                 resident_units<true>(begin, end);
@@ -76,10 +58,7 @@ class Tiles {
             }
             if (past_cache_) stream_fence();
         };
-        const std::int64_t bytes = job_.length * width_ * size_of(job_.in);
-        const std::int64_t by_size = (std::int64_t{1} << 20) / bytes + 1;
-        const std::int64_t by_share = units / (job_.threads * 4) + 1;
-        parallel_ranges(units, by_size < by_share ? by_size : by_share, job_.threads, body);
+        parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
     }
 
    private:
@@ -90,27 +69,14 @@ class Tiles {
     };
 
     Unit unit(std::int64_t u) const {
-        const std::int64_t tile = u % tiles_;
-        const Offsets at = offsets_of(job_.outer, u / tiles_);
-        const std::int64_t column = tile * width_;
-        const std::int64_t left = packed_ ? width_ : inner_ - column;
-        return {x_ + (at.x + column * job_.inner.x_stride) * size_of(job_.in),
-                y_ + (at.y + column * job_.inner.y_stride) * size_of(job_.out),
-                static_cast<int>(left < width_ ? left : width_)};
+        const auto cut = Grid::cut(u);
+        const Offsets at = offsets_of(job_.outer, cut.outer);
+        return {x_ + (at.x + cut.column * job_.inner.x_stride) * size_of(job_.in),
+                y_ + (at.y + cut.column * job_.inner.y_stride) * size_of(job_.out), cut.width};
     }
 
-    // Tile rows: `steps_` steps of the reduced axis each; the last one of a packed tile may be shorter.
-    std::int64_t tile_rows() const { return (job_.length + steps_ - 1) / steps_; }
-    int row_width(const Unit& u, std::int64_t d) const {
-        if (!packed_ || (d + 1) * steps_ <= job_.length) return u.width;
-        return static_cast<int>((job_.length - d * steps_) * inner_);
-    }
-    std::int64_t chunk_rows() const { return (job_.chunk + steps_ - 1) / steps_; }
-    std::int64_t chunks() const { return (tile_rows() + chunk_rows() - 1) / chunk_rows(); }
-    std::int64_t chunk_end(std::int64_t c) const {
-        const std::int64_t end = (c + 1) * chunk_rows();
-        return end < tile_rows() ? end : tile_rows();
-    }
+    int row_width(const Unit& u, std::int64_t d) const { return Grid::row_width(u.width, d); }
+    int distinct(const Unit& u) const { return Grid::distinct(u.width); }
 
     const T* read(const Unit& u, std::int64_t d, int width, T* buffer) const {
         const std::int64_t offset = d * steps_ * job_.reduce[0].x_stride;
@@ -123,24 +89,11 @@ class Tiles {
         return buffer;
     }
 
-    // Tile rows lie a stride apart, where the processor does not look ahead by itself: what this many rows further on
-    // is fetched.
-    static constexpr std::int64_t kAhead = 8;
-
     ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
         if (!x_direct_ || d < 0 || d >= tile_rows()) return;
         const char* p =
             reinterpret_cast<const char*>(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride);
         for (int b = 0; b < width * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
-    }
-
-    // The lines that a row of results shares with what lies beside it: not written past the cache, so they must be in
-    // it.
-    void fetch_edges(const Unit& u, std::int64_t d) const {
-        if (!past_cache_ || d >= tile_rows()) return;
-        const T* y = reinterpret_cast<const T*>(u.y) + d * steps_ * job_.reduce[0].y_stride;
-        __builtin_prefetch(y, 1, 3);
-        __builtin_prefetch(y + u.width, 1, 3);
     }
 
     // Calls visit(column, Vec) for every vector of tile row d.
@@ -155,22 +108,6 @@ class Tiles {
     }
 
     T* input_buffer() const { return x_direct_ ? nullptr : scratch_of<T>(Scratch::input, Columns<C>::kMost); }
-
-    // Columns that differ; packed, the others repeat them.
-    int distinct(const Unit& u) const { return packed_ ? static_cast<int>(inner_) : u.width; }
-
-    static int padded(int width) { return (width + W - 1) / W * W; }
-
-    // packed: every group of columns that is one inner element gets the combination of all.
-    template <class Value, class Combine>
-    void fold(Value* values, Combine&& combine) const {
-        if (!packed_) return;
-        for (std::int64_t i = 0; i < inner_; ++i) {
-            Value all = values[i];
-            for (std::int64_t j = i + inner_; j < width_; j += inner_) all = combine(all, values[j]);
-            for (std::int64_t j = i; j < width_; j += inner_) values[j] = all;
-        }
-    }
 
     // ---- the state of rows [begin, end) of a tile, one Partial per column ----
 
@@ -436,23 +373,11 @@ class Tiles {
         }
     };
 
-    template <class Source>
-    void write_row(const Unit& u, std::int64_t d, int width, const Source& source) const {
-        const std::int64_t offset = d * steps_ * job_.reduce[0].y_stride;
-        if (y_direct_) return emit(reinterpret_cast<T*>(u.y) + offset, width, past_cache_, source);
-        T* buffer = scratch_of<T>(Scratch::output, Columns<C>::kMost);
-        emit(buffer, width, false, source);
-        with_type(job_.out, [&](auto* null) {
-            using To = std::remove_pointer_t<decltype(null)>;
-            convert_run(reinterpret_cast<To*>(u.y) + offset, packed_ ? 1 : job_.inner.y_stride, buffer, 1, width);
-        });
-    }
-
     template <bool kSoftmax>
     void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c) const {
         const int width = row_width(u, d);
         const T* x = read(u, d, width, input_buffer());
-        write_row(u, d, width, InputSource<kSoftmax>{x, c});
+        Grid::write_row(u.y, d, width, InputSource<kSoftmax>{x, c});
     }
 
     void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end, const Columns<C>& c) const {
@@ -482,7 +407,7 @@ class Tiles {
         const auto write = [&](const Unit& ready, std::int64_t i, std::int64_t d) {
             if constexpr (kSoftmax) {
                 const C* kept = keep[i & 1] + d * padded(ready.width);
-                write_row(ready, d, row_width(ready, d), KeptSource{kept, columns[i & 1]});
+                Grid::write_row(ready.y, d, row_width(ready, d), KeptSource{kept, columns[i & 1]});
             } else {
                 write_row_from_input<false>(ready, d, columns[i & 1]);
             }
@@ -494,7 +419,7 @@ class Tiles {
             const auto beside = [&](std::int64_t d) {
                 fetch(next, d, next.width);
                 if (i == begin) return;
-                fetch_edges(ready, d + kAhead);
+                Grid::fetch_edges(ready.y, ready.width, d + kAhead);
                 write(ready, i - 1, d);
             };
             exponentials<!kSoftmax>(u, 0, tile_rows(), c, keep[i & 1], beside);
@@ -573,17 +498,9 @@ class Tiles {
         parallel_ranges(units * chunks(), 1, job_.threads, write);
     }
 
-    const Job& job_;
     const char* x_;
     char* y_;
-    bool packed_;
-    std::int64_t inner_;
-    std::int64_t steps_;
-    std::int64_t width_;
-    std::int64_t tiles_;
     bool x_direct_;
-    bool y_direct_;
-    bool past_cache_;
 };
 
 }  // namespace ONEPASS_ISA

@@ -1,0 +1,44 @@
+// From the dtypes of a gradient to the template that serves it: GradientRows or GradientTiles.
+#pragma once
+
+#include "onepass/cpu/access.h"
+
+namespace onepass {
+#if defined(__AVX512BF16__)
+namespace v4 {
+void run_gradient_rows(const Job& job, const Addresses& in, void* y);
+void run_gradient_tiles(const Job& job, const Addresses& in, void* y);
+}  // namespace v4
+#endif
+
+inline namespace ONEPASS_ISA {
+
+// Of the arrays that have a value for every element: what a row has one of is converted whatever it is.
+inline bool any_is(const Job& job, DType type) {
+    const DType second = job.op == Op::logsumexp_backward ? job.in : job.second;
+    return job.in == type || second == type || job.out == type;
+}
+inline bool all_are(const Job& job, DType type) {
+    return job.in == type && job.out == type && (job.op == Op::logsumexp_backward || job.second == type);
+}
+
+// Whether float32 is converted to bfloat16 on the way, as in dispatch.h.
+inline bool gradient_narrows_to_bfloat16(const Job& job) {
+    return any_is(job, DType::bf16) && !any_is(job, DType::f64);
+}
+
+// One dtype throughout: kernels read and write it. Several: all are converted in cache-sized pieces.
+template <template <class> class Kernels>
+inline void run_gradient_typed(const Job& job, const Addresses& in, void* y) {
+#if defined(__AVX512BF16__)
+    if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
+#else
+    if (any_is(job, DType::f64)) return Kernels<double>(job, in, y).run();
+    if (all_are(job, DType::f16)) return Kernels<half>(job, in, y).run();
+    if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
+#endif
+    Kernels<float>(job, in, y).run();
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

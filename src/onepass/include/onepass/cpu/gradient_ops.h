@@ -1,0 +1,228 @@
+// Gradients: what a row's second pass computes from its elements and a few constants of the row, and the sum over a
+// span that the constants come from.
+//
+// An operation is a handful of constants per row, the same in every lane or, in a tile, one row per lane. set() makes
+// them from the row's sum, or from what logsumexp_backward reads once for each row; k[i * apart] is the i-th. Those of
+// many rows are set in one loop, which has no branch so that it vectorizes.
+//
+// exp is exp_anchored (exp.h): good to 1.5 ULP of the result at any distance from the anchor, because no difference is
+// rounded first. It takes elements up to kMostAbove above the anchor; those of a softmax are never above it, so lanes
+// that are get their results one by one. Nowhere does a lane's result depend on the lanes beside it: which those are
+// depends on where the result begins in memory.
+#pragma once
+
+#include "exp.h"
+#include "span.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+template <class C>
+constexpr C kMostAbove = sizeof(C) == 4 ? 40 : 300;
+
+// e * factor, factor > 0, without the microcode that subnormal products cost (scaled.h). Exponents that add up to less
+// than this, with bias, make one.
+constexpr std::uint32_t kSubnormalProduct = std::uint32_t{128} << 23;
+ONEPASS_INLINE bool may_be_subnormal(VecF e, VecF factor) {
+    return __builtin_expect(any_below(e, kSubnormalProduct - bit_cast<VecF::Bits>(factor.v)), 0);
+}
+ONEPASS_INLINE bool may_be_subnormal(VecD, VecD) { return false; }
+inline VecD scaled_small(VecD e, VecD high, VecD) { return e * high; }  // never called
+
+template <class C>
+inline C magnitude(C a) {
+    return a < 0 ? -a : a;
+}
+
+// y * (dy - sum(dy * y)).
+template <class C>
+struct SoftmaxGradient {
+    static constexpr bool kSums = true, kOfProducts = true;
+    enum { kSum, kSumLow, kConstants };
+    Vec<C> k[kConstants];
+
+    ONEPASS_INLINE static void set(C* k, std::int64_t apart, double sum) {
+        const C high = static_cast<C>(sum);
+        const C low = static_cast<C>(sum - static_cast<double>(high));
+        k[kSum * apart] = high;
+        k[kSumLow * apart] = is_infinite(high) ? C(0) : low;
+    }
+    ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const { return y * ((dy - k[kSum]) - k[kSumLow]); }
+};
+
+// dy - exp(y) * sum(dy). Exponentials are scaled by 2^kBias, the sum by its inverse; where that would be subnormal,
+// neither is: whatever exp then loses is too small to show.
+template <class C>
+struct LogSoftmaxGradient {
+    static constexpr bool kSums = true, kOfProducts = false;
+    enum { kFloor, kMagic, kFactor, kMinus, kSum, kConstants };
+    Vec<C> k[kConstants];
+
+    ONEPASS_INLINE static void set(C* k, std::int64_t apart, double sum) {
+        const bool scaled_down = !(magnitude(sum) < kUnbias<C>);
+        // What anchor_at has for 0, and for kBias * ln2.
+        constexpr C far = static_cast<C>(Table::kBias * kLn2);
+        constexpr C magic = Table::kRound + static_cast<C>(Table::kExponentBias);
+        k[kFloor * apart] = scaled_down ? -Table::kFloor : far - Table::kFloor;
+        k[kMagic * apart] = scaled_down ? magic + static_cast<C>(Table::kBias * Table::kSteps) : magic;
+        const C minus = static_cast<C>(scaled_down ? -sum * kUnbias<C> : -sum);
+        k[kMinus * apart] = minus;
+        k[kFactor * apart] = minus == 0 ? C(1) : magnitude(minus);
+        k[kSum * apart] = static_cast<C>(sum);
+    }
+    ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const {
+        const Vec<C> e = exp_anchored(y, Anchor<Vec<C>, false>{Vec<C>(C(0)), k[kFloor], k[kMagic]});
+        Vec<C> dx = fma(e, k[kMinus], dy);
+        if (may_be_subnormal(e, k[kFactor])) dx = subtract_small(e, dy, dx);
+        if (__builtin_expect(any_above(y, Vec<C>(kMostAbove<C>)), 0)) dx = mended(dx, y, dy);
+        return dx;
+    }
+
+   private:
+    using Table = ExpTable<C>;
+
+    // dy less the product where that may be subnormal, dx elsewhere.
+    __attribute__((noinline)) VecF subtract_small(VecF e, VecF dy, VecF dx) const {
+        const VecF product = scaled_small(e, k[kFactor], 0.0f);
+        const VecF small = k[kMinus].v < VecF(0.0f).v ? (dy - product).v : (dy + product).v;
+        const auto limit = kSubnormalProduct - bit_cast<VecF::Bits>(k[kFactor].v);
+        return bit_cast<VecF::Bits>(e.v) < limit ? small.v : dx.v;
+    }
+    static VecD subtract_small(VecD, VecD, VecD dx) { return dx; }
+
+    __attribute__((noinline)) Vec<C> mended(Vec<C> dx, Vec<C> y, Vec<C> dy) const {
+        for (int i = 0; i < kLanes<C>; ++i) {
+            if (!(y.v[i] > kMostAbove<C>)) continue;
+            dx.v[i] = static_cast<C>(static_cast<double>(dy.v[i]) -
+                                     ::exp(static_cast<double>(y.v[i])) * static_cast<double>(k[kSum].v[i]));
+        }
+        return dx;
+    }
+};
+
+// dy * exp(x - lse), dy and lse being the row's. A row whose lse is -inf is 0.
+template <class C>
+struct LogsumexpGradient {
+    static constexpr bool kSums = false, kOfProducts = false;
+    enum { kShift, kFloor, kMagic, kFactor, kTimes, kLimit, kLse, kDy, kConstants };
+    Vec<C> k[kConstants];
+
+    static void set(C* k, std::int64_t apart, double dy, double lse) {
+        const bool finite = lse - lse == 0;
+        const auto anchor = anchor_at(Vec<C>(static_cast<C>(finite ? lse : 0)), false);
+        k[kShift * apart] = anchor.shift.v[0];
+        k[kFloor * apart] = anchor.floor.v[0];
+        k[kMagic * apart] = anchor.magic.v[0];
+        k[kLse * apart] = static_cast<C>(lse);
+        k[kDy * apart] = static_cast<C>(dy);
+        // What is above this goes lane by lane: of a row whose lse is infinite or NaN everything but -inf, which is 0
+        // times whatever dy is, or NaN.
+        k[kLimit * apart] = finite ? static_cast<C>(lse) + kMostAbove<C> : -kInfinity<C>;
+        k[kFactor * apart] = C(1);
+        k[kTimes * apart] = static_cast<C>(lse < 0 ? 0 : lse == lse ? dy * 0 : lse);
+        if (!finite) return;
+        // dy is part of the factor where that can neither overflow nor be subnormal: one rounding less, and a result
+        // that is right where exp(x - lse) by itself is too small to be.
+        const bool together = magnitude(dy) >= kUnbias<C> && magnitude(dy) <= 1 / kUnbias<C>;
+        const double factor = ::exp(anchor_less_lse(anchor, lse)) * kUnbias<C>;
+        k[kFactor * apart] = static_cast<C>(together ? factor * magnitude(dy) : factor);
+        k[kTimes * apart] = !together ? static_cast<C>(dy) : dy < 0 ? C(-1) : C(1);
+    }
+    ONEPASS_INLINE Vec<C> operator()(Vec<C> x) const {
+        const Vec<C> e = exp_anchored(x, Anchor<Vec<C>, true>{k[kShift], k[kFloor], k[kMagic]});
+        Vec<C> p = e * k[kFactor];
+        if (may_be_subnormal(e, k[kFactor])) p = scaled_small(e, k[kFactor], C(0));
+        const Vec<C> dx = p * k[kTimes];
+        return __builtin_expect(any_above(x, k[kLimit]), 0) ? mended(dx, x) : dx;
+    }
+
+   private:
+    // The log of what exponentials are relative to, less lse: a multiple of ln2 that is next to it, in two parts.
+    static double anchor_less_lse(const Anchor<Vec<C>, true>& anchor, double lse) {
+        using Table = ExpTable<double>;
+        const auto shift = static_cast<double>(anchor.shift.v[0]);
+        const double octaves = __builtin_rint(log_of_anchor<C>(0, anchor.magic.v[0]) * kLog2E);
+        return (octaves * Table::kLn2High - (lse - shift)) + octaves * Table::kLn2Low;
+    }
+    __attribute__((noinline)) Vec<C> mended(Vec<C> dx, Vec<C> x) const {
+        for (int i = 0; i < kLanes<C>; ++i) {
+            if (!(x.v[i] > k[kLimit].v[i])) continue;
+            const auto lse = static_cast<double>(k[kLse].v[i]);
+            const double exponential = ::exp(static_cast<double>(x.v[i]) - lse);
+            const double all = static_cast<double>(k[kDy].v[i]) * exponential;
+            dx.v[i] = lse == -__builtin_huge_val() ? C(0) : static_cast<C>(all);
+        }
+        return dx;
+    }
+};
+
+// The sum over a span of dy, or of dy * y, blocked as sum_of is. Float64: with what its products and additions have
+// lost. beside(i) is work to do next to every four vectors.
+template <bool kOfProducts, class T, class Beside>
+ONEPASS_INLINE double gradient_sum(const T* y, const T* dy, std::int64_t n, Beside&& beside) {
+    using C = Compute<T>;
+    constexpr int W = kLanes<C>;
+    WideSum<C> total;
+    const auto add = [&](Vec<C>& sum, Vec<C> d, auto&& factor) ONEPASS_INLINE_BODY {
+        if constexpr (!kOfProducts) {
+            if constexpr (sizeof(C) == 8) {
+                total.add(d);
+            } else {
+                sum = sum + d;
+            }
+        } else if constexpr (sizeof(C) == 8) {
+            const Vec<C> f = factor();
+            const Vec<C> product = d * f;
+            total.add(product);
+            total.lost = total.lost + fma(d, f, Vec<C>(C(0)) - product);
+        } else {
+            sum = fma(d, factor(), sum);
+        }
+    };
+    for (std::int64_t begin = 0; begin < n; begin += kSumBlock<C>) {
+        const std::int64_t size = n - begin < kSumBlock<C> ? n - begin : kSumBlock<C>;
+        Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
+        visit_vectors(dy + begin, size, C(0), [&](int k, std::int64_t i, Vec<C> d, int lanes) ONEPASS_INLINE_BODY {
+            add(sum[k], d, [&]() ONEPASS_INLINE_BODY {
+                return lanes == W ? load(y + begin + i) : load_n(y + begin + i, lanes, C(0));
+            });
+            if (k == 3) beside(begin + i - 3 * W);
+        });
+        if constexpr (sizeof(C) == 4) total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+    return total.value();
+}
+
+// The same constants in every lane.
+template <class RowOp, class C>
+ONEPASS_INLINE RowOp all_lanes(const C* k, std::int64_t apart = 1) {
+    RowOp op;
+    for (int i = 0; i < RowOp::kConstants; ++i) op.k[i] = Vec<C>(k[i * apart]);
+    return op;
+}
+
+// Where the values of a gradient come from: y and dy of the same row, or x alone.
+template <class T, class RowOp>
+struct GradientOf {
+    const T* y = nullptr;
+    const T* dy = nullptr;
+    RowOp op;
+    ONEPASS_INLINE auto operator()(std::int64_t i) const {
+        if constexpr (RowOp::kSums) {
+            return op(load(y + i), load(dy + i));
+        } else {
+            return op(load(y + i));
+        }
+    }
+    auto operator()(std::int64_t i, int n) const {
+        using C = Compute<T>;
+        if constexpr (RowOp::kSums) {
+            return op(load_n(y + i, n, C(0)), load_n(dy + i, n, C(0)));
+        } else {
+            return op(load_n(y + i, n, C(0)));
+        }
+    }
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

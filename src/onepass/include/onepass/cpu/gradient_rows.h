@@ -1,0 +1,256 @@
+// Gradients of rows whose reduced axis is walked directly: the algorithms of rows.h, with a second input.
+//
+//   registers  short rows, a batch at a time (gradient_short_rows.h)
+//   row     y and dy wait in cache between the sum and the results, which are written beside the next row's sum
+//   online  a row longer than the cache: one pass for its sum, one to write
+//   split   as online, the chunks of one row shared by all threads
+//
+// logsumexp_backward sums nothing: one pass, whatever the algorithm.
+#pragma once
+
+#include "access.h"
+#include "gradient_short_rows.h"
+#include "partial.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+template <class T>
+class GradientRows {
+    using C = Compute<T>;
+    static constexpr std::int64_t kAhead = 2048;
+
+   public:
+    GradientRows(const Job& job, const Addresses& in, void* y)
+        : job_(job),
+          x_(static_cast<const char*>(in.x)),
+          second_(static_cast<const char*>(in.second)),
+          third_(static_cast<const char*>(in.third)),
+          y_(static_cast<char*>(y)),
+          x_input_(job),
+          second_input_(job, job.second, &Axis::z_stride),
+          output_(job) {}
+
+    void run() {
+        switch (job_.op) {
+            case Op::softmax_backward: return run_op<SoftmaxGradient<C>>();
+            case Op::log_softmax_backward: return run_op<LogSoftmaxGradient<C>>();
+            default: return run_op<LogsumexpGradient<C>>();
+        }
+    }
+
+   private:
+    using Row = GradientRow;
+
+    Row row(std::int64_t r) const {
+        const auto at = [&](Stride stride) {
+            return job_.outer.count == 1 ? r * job_.outer[0].*stride : offset_of(job_.outer, r, stride);
+        };
+        return {x_ + at(&Axis::x_stride) * size_of(job_.in), second_ + at(&Axis::z_stride) * size_of(job_.second),
+                third_ ? third_ + at(&Axis::w_stride) * size_of(job_.third) : nullptr,
+                y_ + at(&Axis::y_stride) * size_of(job_.out)};
+    }
+    bool direct() const { return x_input_.direct() && second_input_.direct() && output_.direct(); }
+    std::int64_t chunks() const { return (job_.length + job_.chunk - 1) / job_.chunk; }
+    std::int64_t chunk_size(std::int64_t c) const {
+        const std::int64_t left = job_.length - c * job_.chunk;
+        return left < job_.chunk ? left : job_.chunk;
+    }
+    // As of rows.h: enough rows per hand-out that the pipeline's start does not show.
+    std::int64_t grain() const {
+        const std::int64_t bytes = job_.length * (size_of(job_.in) + size_of(job_.second));
+        const std::int64_t by_size = (std::int64_t{1} << 20) / (bytes > 0 ? bytes : 1) + 1;
+        const std::int64_t by_share = job_.rows / (job_.threads * 4) + 1;
+        return by_size < by_share ? by_size : by_share;
+    }
+
+    template <class RowOp>
+    void run_op() {
+        if (job_.split) return run_split<RowOp>();
+        auto body = [this](std::int64_t begin, std::int64_t end) {
+            run_range<RowOp>(begin, end);
+            if (job_.nontemporal) stream_fence();
+        };
+        parallel_ranges(job_.rows, grain(), job_.threads, body);
+    }
+
+    template <class RowOp>
+    void run_range(std::int64_t begin, std::int64_t end) const {
+        if (job_.algorithm == Algorithm::registers) {
+            return GradientShortRows<T, RowOp>(job_).run(begin, end, [this](std::int64_t r) { return row(r); });
+        }
+        if constexpr (RowOp::kSums) {
+            if (job_.resident && direct()) return resident_rows<RowOp>(begin, end);
+            if (job_.resident) {
+                for (std::int64_t r = begin; r < end; ++r) staged_row<RowOp>(row(r));
+                return;
+            }
+        }
+        for (std::int64_t r = begin; r < end; ++r) chunked_row<RowOp>(row(r));
+    }
+
+    template <class RowOp>
+    static RowOp op_of(double sum) {
+        C k[RowOp::kConstants];
+        RowOp::set(k, 1, sum);
+        return all_lanes<RowOp>(k);
+    }
+    template <class RowOp>
+    RowOp op_of_row(const Row& r) const {
+        C k[RowOp::kConstants];
+        RowOp::set(k, 1, read_scalar(r.second, job_.second), read_scalar(r.third, job_.third));
+        return all_lanes<RowOp>(k);
+    }
+
+    // ---- row ----
+
+    // Two rows at a time: while one is summed, the results of the one before are written.
+    template <class RowOp>
+    void resident_rows(std::int64_t begin, std::int64_t end) const {
+        using Source = GradientOf<T, RowOp>;
+        Carry carry;
+        Emitter<T, Source> ready;  // the row before: at first, none
+        for (std::int64_t i = begin; i < end; ++i) {
+            const Row r = row(i);
+            const T* y = reinterpret_cast<const T*>(r.x);
+            const T* dy = reinterpret_cast<const T*>(r.second);
+            const double sum = summed<RowOp>(y, dy, ready);
+            ready.finish();
+            ready = Emitter<T, Source>(reinterpret_cast<T*>(r.y), job_.length, job_.nontemporal,
+                                       {y, dy, op_of<RowOp>(sum)}, &carry);
+        }
+        ready.finish();
+        carry.flush();
+    }
+
+    // Fetches what four vectors at p will be followed by; the processor itself stops looking ahead at the end of a
+    // page.
+    ONEPASS_INLINE static void ahead(const T* p) {
+        const char* at = reinterpret_cast<const char*>(p) + kAhead;
+        for (int b = 0; b < 4 * kLanes<C> * static_cast<int>(sizeof(T)); b += kCacheLine)
+            __builtin_prefetch(at + b, 0, 2);
+    }
+
+    // The copy of `ready`, whose address nobody has, stays in registers.
+    template <class RowOp, class Ready>
+    double summed(const T* y, const T* dy, Ready& ready) const {
+        Ready writer = ready;
+        const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
+            ahead(y + i);
+            ahead(dy + i);
+            writer.step();
+        };
+        const double sum = gradient_sum<RowOp::kOfProducts>(y, dy, job_.length, beside);
+        ready = writer;
+        return sum;
+    }
+
+    // A row that is gathered, converted or scattered on the way.
+    template <class RowOp>
+    void staged_row(const Row& r) const {
+        const std::int64_t n = job_.length;
+        const T* y = read_x(r, 0, n);
+        const T* dy = read_second(r, 0, n);
+        const auto op = op_of<RowOp>(gradient_sum<RowOp::kOfProducts>(y, dy, n, Nothing{}));
+        write(r, 0, n, GradientOf<T, RowOp>{y, dy, op});
+    }
+
+    const T* read_x(const Row& r, std::int64_t begin, std::int64_t n) const {
+        return x_input_.read(r.x, begin, n, x_input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n));
+    }
+    const T* read_second(const Row& r, std::int64_t begin, std::int64_t n) const {
+        return second_input_.read(r.second, begin, n,
+                                  second_input_.direct() ? nullptr : scratch_of<T>(Scratch::values, n));
+    }
+
+    template <class Source>
+    void write(const Row& r, std::int64_t begin, std::int64_t n, const Source& source) const {
+        T* y = output_.target(r.y, begin, output_.direct() ? nullptr : scratch_of<T>(Scratch::output, n));
+        emit(y, n, job_.nontemporal && output_.direct(), source);
+        output_.write_back(r.y, begin, n, y);
+    }
+
+    // ---- online and split ----
+
+    template <class RowOp>
+    Partial chunk_partial(const Row& r, std::int64_t begin, std::int64_t n) const {
+        const T* y = RowOp::kOfProducts ? read_x(r, begin, n) : nullptr;
+        return {0, gradient_sum<RowOp::kOfProducts>(y, read_second(r, begin, n), n, Nothing{})};
+    }
+
+    template <class RowOp>
+    void write_chunk(const Row& r, std::int64_t begin, std::int64_t n, const RowOp& op) const {
+        const T* x = read_x(r, begin, n);
+        const T* second = RowOp::kSums ? read_second(r, begin, n) : nullptr;
+        write(r, begin, n, GradientOf<T, RowOp>{x, second, op});
+    }
+
+    // The second pass runs backwards: what the first one read last is still in the cache.
+    template <class RowOp>
+    void chunked_row(const Row& r) const {
+        if constexpr (RowOp::kSums) {
+            Partial total = empty_partial(Op::sum);
+            for (std::int64_t c = 0; c < chunks(); ++c) {
+                merge(Op::sum, total, chunk_partial<RowOp>(r, c * job_.chunk, chunk_size(c)));
+            }
+            write_backwards(r, op_of<RowOp>(finish(Op::sum, total, job_.length)));
+        } else {
+            write_backwards(r, op_of_row<RowOp>(r));
+        }
+    }
+    template <class RowOp>
+    void write_backwards(const Row& r, const RowOp& op) const {
+        for (std::int64_t c = chunks(); c-- > 0;) write_chunk(r, c * job_.chunk, chunk_size(c), op);
+    }
+
+    template <class RowOp>
+    void run_split() {
+        for (std::int64_t i = 0; i < job_.rows; ++i) {
+            const Row r = row(i);
+            if constexpr (RowOp::kSums) {
+                write_split(r, op_of<RowOp>(split_sum<RowOp>(r)));
+            } else {
+                write_split(r, op_of_row<RowOp>(r));
+            }
+        }
+    }
+    std::int64_t split_grain() const {
+        return (std::int64_t{256} << 10) / (job_.chunk * (size_of(job_.in) + size_of(job_.second))) + 1;
+    }
+    template <class RowOp>
+    double split_sum(const Row& r) const {
+        Partial* partials = scratch_of<Partial>(Scratch::states, chunks());
+        auto read = [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t c = begin; c < end; ++c) {
+                partials[c] = chunk_partial<RowOp>(r, c * job_.chunk, chunk_size(c));
+            }
+        };
+        parallel_ranges(chunks(), split_grain(), job_.threads, read);
+        Partial total = empty_partial(Op::sum);
+        for (std::int64_t c = 0; c < chunks(); ++c) merge(Op::sum, total, partials[c]);
+        return finish(Op::sum, total, job_.length);
+    }
+    template <class RowOp>
+    void write_split(const Row& r, const RowOp& op) const {
+        auto write = [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin; i < end; ++i) {
+                const std::int64_t c = chunks() - 1 - i;
+                write_chunk(r, c * job_.chunk, chunk_size(c), op);
+            }
+            if (job_.nontemporal) stream_fence();
+        };
+        parallel_ranges(chunks(), split_grain(), job_.threads, write);
+    }
+
+    const Job& job_;
+    const char* x_;
+    const char* second_;
+    const char* third_;
+    char* y_;
+    RowInput<T> x_input_;
+    RowInput<T> second_input_;
+    RowOutput<T> output_;
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

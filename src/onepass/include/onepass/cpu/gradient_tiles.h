@@ -1,0 +1,354 @@
+// Gradients whose reduced axis is not the fastest in memory: the tiles of tiles.h, with a second input. Every column
+// has a sum and constants of its own.
+#pragma once
+
+#include "gradient_ops.h"
+#include "partial.h"
+#include "tile_grid.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// The running sums of the columns of one tile. Widest tile: 16 vectors.
+template <class C>
+struct alignas(64) GradientSums {
+    static constexpr int kMost = 16 * kLanes<C>;
+    C sum[kMost];
+    double total[kMost];
+    double lost[kMost];  // by the additions to total, where C is float64
+};
+
+// The constants of the columns: those of column j are lane j of each.
+template <class RowOp, class C>
+struct alignas(64) GradientColumns {
+    C k[RowOp::kConstants][GradientSums<C>::kMost];
+
+    ONEPASS_INLINE RowOp at(std::int64_t j) const {
+        RowOp op;
+        for (int i = 0; i < RowOp::kConstants; ++i) op.k[i] = load(k[i] + j);
+        return op;
+    }
+};
+
+template <class T>
+class GradientTiles : TileGrid<T> {
+    using Grid = TileGrid<T>;
+    using C = Compute<T>;
+    using V = Vec<C>;
+    using Grid::job_, Grid::packed_, Grid::inner_, Grid::steps_, Grid::width_, Grid::past_cache_;
+    using Grid::tile_rows, Grid::row_width, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded, Grid::fold,
+        Grid::distinct;
+    using Grid::W, Grid::kBlock, Grid::kAhead, Grid::kMostColumns;
+
+   public:
+    GradientTiles(const Job& job, const Addresses& in, void* y)
+        : Grid(job),
+          x_(static_cast<const char*>(in.x)),
+          second_(static_cast<const char*>(in.second)),
+          third_(static_cast<const char*>(in.third)),
+          y_(static_cast<char*>(y)) {
+        x_direct_ = job.in == DTypeOf<T>::value && (packed_ || job.inner.x_stride == 1);
+        second_direct_ = job.second == DTypeOf<T>::value && (packed_ || job.inner.z_stride == 1);
+    }
+
+    void run() {
+        switch (job_.op) {
+            case Op::softmax_backward: return run_op<SoftmaxGradient<C>>();
+            case Op::log_softmax_backward: return run_op<LogSoftmaxGradient<C>>();
+            default: return run_op<LogsumexpGradient<C>>();
+        }
+    }
+
+   private:
+    struct Unit {
+        const char* x;
+        const char* second;
+        const char* third;
+        char* y;
+        int width;  // columns of this tile
+    };
+
+    Unit unit(std::int64_t u) const {
+        const auto cut = Grid::cut(u);
+        const auto at = [&](Stride stride) {
+            return offset_of(job_.outer, cut.outer, stride) + cut.column * job_.inner.*stride;
+        };
+        return {x_ + at(&Axis::x_stride) * size_of(job_.in), second_ + at(&Axis::z_stride) * size_of(job_.second),
+                third_ ? third_ + at(&Axis::w_stride) * size_of(job_.third) : nullptr,
+                y_ + at(&Axis::y_stride) * size_of(job_.out), cut.width};
+    }
+
+    // Tile row d of an input of this type and these strides.
+    const T* read(const char* tile, DType type, Stride stride, bool direct, std::int64_t d, int width,
+                  Scratch slot) const {
+        const std::int64_t offset = d * steps_ * job_.reduce[0].*stride;
+        if (direct) return reinterpret_cast<const T*>(tile) + offset;
+        T* buffer = scratch_of<T>(slot, kMostColumns);
+        with_type(type, [&](auto* null) {
+            using From = std::remove_pointer_t<decltype(null)>;
+            convert_run(buffer, 1, reinterpret_cast<const From*>(tile) + offset, packed_ ? 1 : job_.inner.*stride,
+                        width);
+        });
+        return buffer;
+    }
+    const T* read_x(const Unit& u, std::int64_t d, int width) const {
+        return read(u.x, job_.in, &Axis::x_stride, x_direct_, d, width, Scratch::input);
+    }
+    const T* read_second(const Unit& u, std::int64_t d, int width) const {
+        return read(u.second, job_.second, &Axis::z_stride, second_direct_, d, width, Scratch::values);
+    }
+
+    ONEPASS_INLINE void fetch(const char* tile, Stride stride, std::int64_t d, int width) const {
+        if (d < 0 || d >= tile_rows()) return;
+        const char* p =
+            reinterpret_cast<const char*>(reinterpret_cast<const T*>(tile) + d * steps_ * job_.reduce[0].*stride);
+        for (int b = 0; b < width * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
+    }
+    template <class RowOp>
+    ONEPASS_INLINE void fetch_row(const Unit& u, std::int64_t d, int width) const {
+        if (x_direct_) fetch(u.x, &Axis::x_stride, d, width);
+        if (RowOp::kSums && second_direct_) fetch(u.second, &Axis::z_stride, d, width);
+    }
+
+    // ---- sums ----
+
+    ONEPASS_INLINE static void add_to_total(GradientSums<C>& s, int j, V v, V lost) {
+        VecD sum, more;
+        two_sum(load(s.total + j), v, sum, more);
+        store(s.total + j, sum);
+        store(s.lost + j, load(s.lost + j) + (more + lost));
+    }
+
+    template <class RowOp>
+    ONEPASS_INLINE void add_row(const Unit& u, std::int64_t d, GradientSums<C>& s) const {
+        const int width = row_width(u.width, d);
+        const T* y = RowOp::kOfProducts ? read_x(u, d, width) : nullptr;
+        const T* dy = read_second(u, d, width);
+        const auto add = [&](int j, V v, V factor) ONEPASS_INLINE_BODY {
+            if constexpr (sizeof(C) == 4) {
+                const V sum = load(s.sum + j);
+                store(s.sum + j, RowOp::kOfProducts ? fma(v, factor, sum) : sum + v);
+            } else if constexpr (RowOp::kOfProducts) {
+                const V product = v * factor;
+                add_to_total(s, j, product, fma(v, factor, V(C(0)) - product));
+            } else {
+                add_to_total(s, j, v, C(0));
+            }
+        };
+        int j = 0;
+        for (; j + W <= width; j += W) add(j, load(dy + j), RowOp::kOfProducts ? load(y + j) : V(C(0)));
+        if (j == width) return;
+        add(j, load_n(dy + j, width - j, C(0)), RowOp::kOfProducts ? load_n(y + j, width - j, C(0)) : V(C(0)));
+    }
+
+    // s.total: the sums of tile rows [begin, end), one per column. beside(d) is work to do next to row d.
+    template <class RowOp, class Beside>
+    void add_up(const Unit& u, std::int64_t begin, std::int64_t end, GradientSums<C>& s, Beside&& beside) const {
+        const int width = padded(u.width);
+        for (int j = 0; j < width; ++j) s.total[j] = s.lost[j] = 0;
+        for (std::int64_t block = begin; block < end; block += kBlock) {
+            const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
+            for (int j = 0; j < width; ++j) s.sum[j] = 0;
+            for (std::int64_t d = block; d < stop; ++d) {
+                fetch_row<RowOp>(u, d + kAhead, u.width);
+                add_row<RowOp>(u, d, s);
+                beside(d);
+            }
+            if constexpr (sizeof(C) == 4) {
+                for (int j = 0; j < width; ++j) s.total[j] += static_cast<double>(s.sum[j]);
+            }
+        }
+        // An infinite total has lost NaN.
+        for (int j = 0; j < width; ++j) s.total[j] += s.lost[j] == s.lost[j] ? s.lost[j] : 0;
+        fold(s.total, [](double a, double b) { return a + b; });
+    }
+
+    // ---- results ----
+
+    template <class RowOp>
+    void set_columns(const Unit& u, const double* total, GradientColumns<RowOp, C>& columns) const {
+        for (int j = 0; j < u.width; ++j) RowOp::set(columns.k[0] + j, kMostColumns, total[j]);
+    }
+    // Of values that are read once for each column.
+    template <class RowOp>
+    void read_columns(const Unit& u, GradientColumns<RowOp, C>& columns) const {
+        const int count = distinct(u.width);
+        for (int j = 0; j < count; ++j) {
+            RowOp::set(columns.k[0] + j, kMostColumns,
+                       read_scalar(u.second + j * job_.inner.z_stride * size_of(job_.second), job_.second),
+                       read_scalar(u.third + j * job_.inner.w_stride * size_of(job_.third), job_.third));
+        }
+        for (auto& k : columns.k) {
+            for (int j = count; j < u.width; ++j) k[j] = k[j - count];
+        }
+    }
+
+    template <class RowOp>
+    struct Source {
+        const T* x;
+        const T* second;
+        const GradientColumns<RowOp, C>& columns;
+        ONEPASS_INLINE V operator()(std::int64_t j) const {
+            const RowOp op = columns.at(j);
+            if constexpr (RowOp::kSums) {
+                return op(load(x + j), load(second + j));
+            } else {
+                return op(load(x + j));
+            }
+        }
+        V operator()(std::int64_t j, int n) const {
+            const RowOp op = columns.at(j);
+            if constexpr (RowOp::kSums) {
+                return op(load_n(x + j, n, C(0)), load_n(second + j, n, C(0)));
+            } else {
+                return op(load_n(x + j, n, C(0)));
+            }
+        }
+    };
+
+    template <class RowOp>
+    ONEPASS_INLINE void write_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns) const {
+        const int width = row_width(u.width, d);
+        const T* x = read_x(u, d, width);
+        const T* second = RowOp::kSums ? read_second(u, d, width) : nullptr;
+        Grid::write_row(u.y, d, width, Source<RowOp>{x, second, columns});
+    }
+
+    // The second pass runs backwards: what the first one read last is still in the cache.
+    template <class RowOp>
+    void write_back(const Unit& u, std::int64_t begin, std::int64_t end,
+                    const GradientColumns<RowOp, C>& columns) const {
+        for (std::int64_t d = end; d-- > begin;) {
+            fetch_row<RowOp>(u, d - kAhead, u.width);
+            write_row(u, d, columns);
+        }
+    }
+
+    // ---- units ----
+
+    template <class RowOp>
+    void run_op() {
+        if (job_.split) return run_split<RowOp>();
+        auto body = [&](std::int64_t begin, std::int64_t end) {
+            if constexpr (!RowOp::kSums) {
+                for (std::int64_t i = begin; i < end; ++i) one_pass<RowOp>(unit(i), 0, tile_rows());
+            } else if (job_.resident) {
+                resident_units<RowOp>(begin, end);
+            } else {
+                for (std::int64_t i = begin; i < end; ++i) chunked_unit<RowOp>(unit(i));
+            }
+            if (past_cache_) stream_fence();
+        };
+        parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
+    }
+
+    // Where nothing is summed.
+    template <class RowOp>
+    void one_pass(const Unit& u, std::int64_t begin, std::int64_t end) const {
+        GradientColumns<RowOp, C> columns;
+        read_columns(u, columns);
+        for (std::int64_t d = begin; d < end; ++d) {
+            fetch_row<RowOp>(u, d + kAhead, u.width);
+            write_row(u, d, columns);
+        }
+    }
+
+    // The results of a tile are written while the next one is summed, row by row.
+    template <class RowOp>
+    void resident_units(std::int64_t begin, std::int64_t end) const {
+        GradientColumns<RowOp, C> columns;
+        GradientSums<C> sums;
+        Unit ready{};
+        for (std::int64_t i = begin; i < end; ++i) {
+            const Unit u = unit(i);
+            add_up<RowOp>(u, 0, tile_rows(), sums, [&](std::int64_t d) {
+                if (i == begin) return;
+                Grid::fetch_edges(ready.y, ready.width, d + kAhead);
+                write_row(ready, d, columns);
+            });
+            set_columns(u, sums.total, columns);
+            ready = u;
+        }
+        for (std::int64_t d = 0; d < tile_rows(); ++d) write_row(ready, d, columns);
+    }
+
+    template <class RowOp>
+    void chunked_unit(const Unit& u) const {
+        GradientColumns<RowOp, C> columns;
+        GradientSums<C> sums;
+        Partial* total = scratch_of<Partial>(Scratch::states, kMostColumns);
+        for (int j = 0; j < distinct(u.width); ++j) total[j] = empty_partial(Op::sum);
+        for (std::int64_t k = 0; k < chunks(); ++k) {
+            add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, [](std::int64_t) {});
+            for (int j = 0; j < distinct(u.width); ++j) merge(Op::sum, total[j], Partial{0, sums.total[j]});
+        }
+        const int count = distinct(u.width);
+        for (int j = 0; j < u.width; ++j) sums.total[j] = finish(Op::sum, total[j % count], job_.length);
+        set_columns(u, sums.total, columns);
+        for (std::int64_t k = chunks(); k-- > 0;) write_back(u, k * chunk_rows(), chunk_end(k), columns);
+    }
+
+    template <class RowOp>
+    void run_split() const {
+        const std::int64_t units = Grid::units();
+        double* total = nullptr;
+        if constexpr (RowOp::kSums) total = split_totals<RowOp>(units);
+        auto write = [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin; i < end; ++i) {
+                const std::int64_t back = units * chunks() - 1 - i;
+                const std::int64_t k = back % chunks();
+                const Unit u = unit(back / chunks());
+                if constexpr (RowOp::kSums) {
+                    GradientColumns<RowOp, C> columns;
+                    set_columns(u, total + back / chunks() * kMostColumns, columns);
+                    write_back(u, k * chunk_rows(), chunk_end(k), columns);
+                } else {
+                    one_pass<RowOp>(u, k * chunk_rows(), chunk_end(k));
+                }
+            }
+            if (past_cache_) stream_fence();
+        };
+        parallel_ranges(units * chunks(), 1, job_.threads, write);
+    }
+
+    // The sums of the columns of every unit, in scratch memory.
+    template <class RowOp>
+    double* split_totals(std::int64_t units) const {
+        double* part = scratch_of<double>(Scratch::states, (units * chunks() + units) * kMostColumns);
+        double* total = part + units * chunks() * kMostColumns;
+        auto read = [&](std::int64_t begin, std::int64_t end) {
+            GradientSums<C> sums;
+            for (std::int64_t i = begin; i < end; ++i) {
+                const std::int64_t k = i % chunks();
+                add_up<RowOp>(unit(i / chunks()), k * chunk_rows(), chunk_end(k), sums, [](std::int64_t) {});
+                __builtin_memcpy(part + i * kMostColumns, sums.total, sizeof sums.total);
+            }
+        };
+        parallel_ranges(units * chunks(), 1, job_.threads, read);
+        for (std::int64_t i = 0; i < units; ++i) {
+            const int count = distinct(static_cast<int>(width_));
+            for (int j = 0; j < width_; ++j) {
+                if (j >= count) {
+                    total[i * kMostColumns + j] = total[i * kMostColumns + j - count];
+                    continue;
+                }
+                Partial all = empty_partial(Op::sum);
+                for (std::int64_t k = 0; k < chunks(); ++k) {
+                    merge(Op::sum, all, Partial{0, part[(i * chunks() + k) * kMostColumns + j]});
+                }
+                total[i * kMostColumns + j] = finish(Op::sum, all, job_.length);
+            }
+        }
+        return total;
+    }
+
+    const char* x_;
+    const char* second_;
+    const char* third_;
+    char* y_;
+    bool x_direct_;
+    bool second_direct_;
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,84 @@
+// Rows of up to eight vectors, as many at once as a vector has lanes: what the kernels of short rows have in common.
+#pragma once
+
+#include "across.h"
+#include "span.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+template <class T>
+class RowBatches {
+   public:
+    static constexpr int kMostVectors = 8;
+
+   protected:
+    using C = Compute<T>;
+    using V = Vec<C>;
+    static constexpr int W = kLanes<C>;
+
+    // `results`: in each row.
+    RowBatches(const Job& job, std::int64_t results)
+        : n_(static_cast<int>(job.length)),
+          last_(n_ % W),
+          adjacent_((job.outer.count == 1 ? job.outer[0].y_stride : 0) == results),
+          nontemporal_(job.nontemporal) {}
+
+    // Writes the rows of a batch; value(r, i) is the vector at i of row r's result.
+    template <class Value>
+    ONEPASS_INLINE void store_rows(char* const (&rows)[W], int count, Value&& value) const {
+        if (!nontemporal_ || !adjacent_ || count < W) {
+            for (int r = 0; r < count; ++r) {
+                T* y = reinterpret_cast<T*>(rows[r]);
+                int i = 0;
+                for (; i + W <= n_; i += W) store(y + i, value(r, i));
+                if (last_ > 0) store_n(y + i, value(r, i), last_);
+            }
+        } else if (last_ == 0 && reinterpret_cast<std::uintptr_t>(rows[0]) % kCacheLine == 0) {
+            for (int r = 0; r < W; ++r) {
+                T* y = reinterpret_cast<T*>(rows[r]);
+                for (int i = 0; i < n_; i += W) stream(y + i, value(r, i));
+            }
+        } else {
+            // W rows are whole cache lines together, though none of them is: put side by side first.
+            alignas(kCacheLine) C all[(W * kMostVectors + 1) * W];
+            for (int r = 0; r < W; ++r) {
+                for (int i = 0; i < n_; i += W) store(all + r * n_ + i, value(r, i));
+            }
+            emit(reinterpret_cast<T*>(rows[0]), std::int64_t{W} * n_, true, Gathered{all});
+        }
+    }
+
+    struct Gathered {
+        const C* all;
+        ONEPASS_INLINE V operator()(std::int64_t i) const { return load(all + i); }
+        V operator()(std::int64_t i, int n) const { return load_n(all + i, n, C(0)); }
+    };
+
+    // The sum of the lanes of each row, in float64.
+    static void wide_sums(V (&part)[W], double (&sum)[W]) {
+        if constexpr (sizeof(C) == 8) {
+            store(sum, sums_across(part));
+        } else {
+            VecD halves[W];
+            for (int r = 0; r < W; ++r) halves[r] = low_half(part[r]) + high_half(part[r]);
+            wide_sums_of_halves(halves, sum);
+        }
+    }
+    static void wide_sums_of_halves(VecD (&rows)[W], double (&sum)[W]) {
+        constexpr int kHalf = kLanes<double>;
+        VecD some[kHalf];
+        for (int first = 0; first < W; first += kHalf) {
+            for (int r = 0; r < kHalf; ++r) some[r] = rows[first + r];
+            store(sum + first, sums_across(some));
+        }
+    }
+
+    int n_;
+    int last_;       // elements of the last vector, if it is not full
+    bool adjacent_;  // results lie next to each other, row after row
+    bool nontemporal_;
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,121 @@
+// How tiles are cut, for every operation whose reduced axis is not the fastest in memory (tiles.h says what tiles are).
+#pragma once
+
+#include "access.h"
+#include "span.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+template <class T>
+class TileGrid {
+   protected:
+    using C = Compute<T>;
+    static constexpr int W = kLanes<C>;
+    static constexpr int kMostColumns = 16 * W;
+    static constexpr std::int64_t kBlock = 16;  // rows summed in C before they go to float64
+    // Tile rows lie a stride apart, where the processor does not look ahead by itself: what this many rows further on
+    // is fetched.
+    static constexpr std::int64_t kAhead = 8;
+
+    explicit TileGrid(const Job& job) : job_(job), packed_(job.algorithm == Algorithm::packed) {
+        inner_ = job.inner.size;
+        // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough,
+        // so that the running values of one vector are not waited for
+        std::int64_t vectors = 0;
+        if (packed_) {
+            std::int64_t common = W;
+            while (inner_ % common != 0) common /= 2;
+            vectors = inner_ / common;
+            while (2 * vectors <= 16 && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
+        }
+        steps_ = packed_ ? vectors * W / inner_ : 1;
+        width_ = packed_ ? vectors * W : job.tile;
+        tiles_ = packed_ ? 1 : (inner_ + width_ - 1) / width_;
+        y_direct_ = job.out == DTypeOf<T>::value && (packed_ || job.inner.y_stride == 1);
+        past_cache_ = job.nontemporal && y_direct_;
+    }
+
+    // Where a unit lies: which combination of the outer axes, its first column, its columns.
+    struct Cut {
+        std::int64_t outer;
+        std::int64_t column;
+        int width;
+    };
+    Cut cut(std::int64_t u) const {
+        const std::int64_t column = u % tiles_ * width_;
+        const std::int64_t left = packed_ ? width_ : inner_ - column;
+        return {u / tiles_, column, static_cast<int>(left < width_ ? left : width_)};
+    }
+
+    std::int64_t units() const { return job_.rows * tiles_; }
+    std::int64_t grain() const {
+        const std::int64_t bytes = job_.length * width_ * size_of(job_.in);
+        const std::int64_t by_size = (std::int64_t{1} << 20) / bytes + 1;
+        const std::int64_t by_share = units() / (job_.threads * 4) + 1;
+        return by_size < by_share ? by_size : by_share;
+    }
+
+    // Tile rows: `steps_` steps of the reduced axis each; the last one of a packed tile may be shorter.
+    std::int64_t tile_rows() const { return (job_.length + steps_ - 1) / steps_; }
+    int row_width(int width, std::int64_t d) const {
+        if (!packed_ || (d + 1) * steps_ <= job_.length) return width;
+        return static_cast<int>((job_.length - d * steps_) * inner_);
+    }
+    std::int64_t chunk_rows() const { return (job_.chunk + steps_ - 1) / steps_; }
+    std::int64_t chunks() const { return (tile_rows() + chunk_rows() - 1) / chunk_rows(); }
+    std::int64_t chunk_end(std::int64_t c) const {
+        const std::int64_t end = (c + 1) * chunk_rows();
+        return end < tile_rows() ? end : tile_rows();
+    }
+
+    // Columns that differ; packed, the others repeat them.
+    int distinct(int width) const { return packed_ ? static_cast<int>(inner_) : width; }
+
+    static int padded(int width) { return (width + W - 1) / W * W; }
+
+    // packed: every group of columns that is one inner element gets the combination of all.
+    template <class Value, class Combine>
+    void fold(Value* values, Combine&& combine) const {
+        if (!packed_) return;
+        for (std::int64_t i = 0; i < inner_; ++i) {
+            Value all = values[i];
+            for (std::int64_t j = i + inner_; j < width_; j += inner_) all = combine(all, values[j]);
+            for (std::int64_t j = i; j < width_; j += inner_) values[j] = all;
+        }
+    }
+
+    // The lines that a row of results shares with what lies beside it: not written past the cache, so they must be in
+    // it.
+    void fetch_edges(const char* y, int width, std::int64_t d) const {
+        if (!past_cache_ || d >= tile_rows()) return;
+        const T* row = reinterpret_cast<const T*>(y) + d * steps_ * job_.reduce[0].y_stride;
+        __builtin_prefetch(row, 1, 3);
+        __builtin_prefetch(row + width, 1, 3);
+    }
+
+    // Writes row d of the results of the tile at `y`.
+    template <class Source>
+    void write_row(char* y, std::int64_t d, int width, const Source& source) const {
+        const std::int64_t offset = d * steps_ * job_.reduce[0].y_stride;
+        if (y_direct_) return emit(reinterpret_cast<T*>(y) + offset, width, past_cache_, source);
+        T* buffer = scratch_of<T>(Scratch::output, kMostColumns);
+        emit(buffer, width, false, source);
+        with_type(job_.out, [&](auto* null) {
+            using To = std::remove_pointer_t<decltype(null)>;
+            convert_run(reinterpret_cast<To*>(y) + offset, packed_ ? 1 : job_.inner.y_stride, buffer, 1, width);
+        });
+    }
+
+    const Job& job_;
+    bool packed_;
+    std::int64_t inner_;
+    std::int64_t steps_;
+    std::int64_t width_;
+    std::int64_t tiles_;
+    bool y_direct_;
+    bool past_cache_;
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

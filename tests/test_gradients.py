@@ -1,0 +1,245 @@
+"""The gradients of softmax, log_softmax and logsumexp: right by every algorithm, in every dtype, wherever they lie."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from gradient_cases import GRADIENTS, LIMITS, PAIRS, call, cast, error_of, expected_of, inputs_of
+from helpers import DTYPES, KINDS, as_kind, nan_filled, random_array, same_bits, to_numpy, torch_dtype
+from test_algorithms import CASES, longest_in_registers
+
+import onepass
+from onepass import _engine, call_gradients, plan
+
+
+@pytest.mark.parametrize(("algorithm", "shape", "dim"), CASES)
+def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, threads):
+    threads(3)
+    for dtype in DTYPES if math.prod(shape) < 300_000 else ("float32", "bfloat16"):
+        if algorithm == "registers" and shape[-1] > longest_in_registers(dtype):
+            continue
+        for op in GRADIENTS:
+            given = inputs_of(op, shape, dtype, dim)
+            expected = expected_of(op, given, dim)
+            for kind in KINDS:
+                arrays = [as_kind(a, kind) for a in given]
+                out = nan_filled(shape, given[1].dtype)
+                call(op, arrays, dim, out=as_kind(out, kind), algorithm=algorithm)
+                assert _engine.last_algorithm() == algorithm
+                assert error_of(op, out, given, dim, expected) <= LIMITS[op, dtype], (op, dtype, kind)
+                fresh = call(op, arrays, dim, algorithm=algorithm)
+                assert _engine.last_algorithm() == algorithm
+                assert same_bits(fresh, out)
+
+
+# (operation, shape, dtype, dim) -> algorithm: the reason. Sizes far from any threshold, for processors of any cache.
+CHOICES = [
+    ("softmax_backward", (49_152, 8), "float32", -1, "registers", "a row is one vector or two"),
+    ("log_softmax_backward", (4096, 1024), "bfloat16", -1, "row", "y and dy wait in cache"),
+    ("softmax_backward", (16, 4_194_304), "float32", -1, "online", "16 MiB a row: no cache next to a core holds it"),
+    ("log_softmax_backward", (1, 16_777_216), "float32", -1, "split", "one row for all threads"),
+    ("softmax_backward", (64, 100, 300), "float32", 1, "strided", "dim is not the last"),
+    ("softmax_backward", (64, 100, 4), "float32", 1, "packed", "an inner axis shorter than a vector"),
+    ("logsumexp_backward", (512, 16_384), "float32", -1, "row", "one pass"),
+    ("logsumexp_backward", (64, 100, 300), "float32", 1, "strided", "dim is not the last"),
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype", "dim", "algorithm", "why"), CHOICES)
+def test_the_planner_takes(op, shape, dtype, dim, algorithm, why, threads):
+    threads(2)
+    report = onepass.explain(op, shape, dtype, dim)
+    assert report.plan.algorithm == algorithm, why
+    assert str(report).startswith(f"{op} of shape {shape}")
+    assert report.plan.why
+
+
+def test_bytes_of_a_row_that_is_read_twice():
+    """log_softmax_backward reads dy again, and y once all the same."""
+    n = 4 * 16 * 4_194_304
+    for op, moved in (("softmax_backward", 5 * n), ("log_softmax_backward", 4 * n)):
+        report = onepass.explain(op, (16, 4_194_304))
+        assert (report.floor_bytes, report.moved_bytes) == (3 * n, moved)
+    n = 4 * 512 * 16_384
+    report = onepass.explain("logsumexp_backward", (512, 16_384))
+    assert report.moved_bytes == report.floor_bytes == 2 * n + 2 * 4 * 512
+
+
+def test_an_algorithm_that_cannot_serve_is_refused():
+    given = inputs_of("softmax_backward", (64, 4000), "float32", -1)
+    with pytest.raises(ValueError, match="softmax_backward: algorithm 'registers' cannot serve.*at most"):
+        call("softmax_backward", given, algorithm="registers")
+    dy, y = inputs_of("softmax_backward", (64, 16), "float32", -1)
+    with pytest.raises(ValueError, match="rows must be contiguous, input and result of one dtype"):
+        onepass.softmax_backward(dy.astype(np.float64), y, algorithm="registers")
+    with pytest.raises(ValueError, match="unknown algorithm 'fast'"):
+        onepass.softmax_backward(dy, y, algorithm="fast")
+
+
+# ---- where the arrays lie ----
+
+LAYOUT_SHAPES = [((6, 40), -1), ((3, 700), -1), ((7, 9, 33), 1), ((30, 5), 0), ((4, 5, 6), (0, 2)), ((3, 4, 50), None)]
+
+
+def layouts_of(array):
+    """The same values in memory of other shapes."""
+    if array.ndim == 0:
+        return
+    yield "columns first", np.asfortranarray(array)
+    yield "backwards", array[..., ::-1].copy()[..., ::-1]
+    wide = np.full([2 * n for n in array.shape], np.nan, array.dtype)
+    wide[(*(slice(0, None, 2),) * array.ndim, ...)] = array
+    yield "every second", wide[(*(slice(0, None, 2),) * array.ndim, ...)]
+
+
+@pytest.mark.parametrize(("shape", "dim"), LAYOUT_SHAPES)
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_any_strides_are_read_and_written_in_place(op, shape, dim):
+    for dtype in ("float32", "bfloat16"):
+        given = inputs_of(op, shape, dtype, dim)
+        expected = expected_of(op, given, dim)
+        for i in range(len(given)):
+            for name, other in layouts_of(given[i]):
+                arrays = [*given[:i], other, *given[i + 1 :]]
+                assert error_of(op, call(op, arrays, dim), given, dim, expected) <= LIMITS[op, dtype], (i, name)
+        for name, out in layouts_of(nan_filled(shape, given[1].dtype)):
+            assert call(op, given, dim, out=out) is out
+            assert error_of(op, out, given, dim, expected) <= LIMITS[op, dtype], name
+
+
+@pytest.mark.parametrize(("shape", "dim"), LAYOUT_SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_a_broadcast_gradient_is_read_in_place(op, shape, dim, kind):
+    """What sum().backward() hands down: one value with strides of 0."""
+    dy, *rest = inputs_of(op, shape, "float32", dim)
+    one = np.array(-0.75, np.float32)
+    repeated = np.broadcast_to(one, dy.shape)
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        given = [torch.tensor(one.item()).expand(dy.shape), *(as_kind(a, kind) for a in rest)]
+    else:
+        given = [repeated, *rest]
+    assert error_of(op, call(op, given, dim), (repeated, *rest), dim) <= LIMITS[op, "float32"]
+
+
+@pytest.mark.parametrize(("shape", "dim"), [*LAYOUT_SHAPES, ((2000, 1031), -1), ((3000, 700), 0), ((999, 25), -1)])
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_in_place_of_an_input(op, shape, dim, monkeypatch):
+    monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", 1 << 20)  # the large ones go past the cache
+    for i in (1,) if op == "logsumexp_backward" else (0, 1):
+        given = inputs_of(op, shape, "float32", dim)
+        expected = call(op, given, dim).copy()
+        # Off a cache line, as a view into something is.
+        memory = np.empty(given[i].size + 3, np.float32)
+        place = memory[3:].reshape(shape)
+        place[...] = given[i]
+        arrays = [*given[:i], place, *given[i + 1 :]]
+        for _ in range(2):  # the first call plans, the second is hot
+            place[...] = given[i]
+            assert call(op, arrays, dim, out=place) is place
+            assert same_bits(place, expected)
+
+
+@pytest.mark.parametrize("types", [*itertools.product(DTYPES, DTYPES, DTYPES)], ids="-".join)
+@pytest.mark.parametrize("op", PAIRS)
+def test_mixed_dtypes(op, types):
+    """dy, y and the result, as under autocast; all converted on the way, with one rounding at the end."""
+    for shape, dim in (((3, 50), -1), ((2, 5000), -1), ((5, 40, 33), 1), ((60, 4), 0)):
+        given = cast(inputs_of(op, shape, "float64", dim), *types[:2])
+        result = types[2]
+        computed = "float64" if "float64" in types else "float32"
+        for kind in KINDS:
+            name = torch_dtype(result) if kind == "torch" else result
+            got = to_numpy(call(op, [as_kind(a, kind) for a in given], dim, name))
+            assert got.dtype == DTYPES[result]
+            assert error_of(op, got, given, dim) <= max(
+                LIMITS[op, result], LIMITS[op, computed] if result == computed else 0
+            )
+
+
+def test_mixed_dtypes_of_logsumexp():
+    for types in itertools.product(DTYPES, DTYPES, DTYPES):
+        for shape, dim in (((3, 50), -1), ((5, 40, 33), 1), ((60, 4), 0)):
+            given = cast(inputs_of("logsumexp_backward", shape, "float64", dim), *types)
+            got = onepass.logsumexp_backward(*given, dim)
+            assert got.dtype == given[1].dtype
+            assert error_of("logsumexp_backward", got, given, dim) <= LIMITS["logsumexp_backward", types[1]]
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize(("shape", "dim"), [((4, 5, 6), 1), ((4, 5, 6), (0, 2)), ((4, 5), None), ((), -1)])
+def test_keepdim_of_logsumexp(shape, dim, keepdim):
+    x = np.asarray(random_array(shape))
+    lse = np.asarray(onepass.logsumexp(x, dim, keepdim))
+    dy = np.asarray(random_array(lse.shape, seed=1))
+    got = onepass.logsumexp_backward(dy, x, lse, dim, keepdim)
+    assert error_of("logsumexp_backward", got, (dy, x, lse), dim, keepdim=keepdim) <= 3
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (1,), (5, 1), (1, 1, 1)], ids=str)
+def test_nothing_one_element_and_one_column(op, shape):
+    for kind in KINDS:
+        for dtype in DTYPES:
+            given = inputs_of(op, shape, dtype, -1)
+            got = call(op, [as_kind(a, kind) for a in given])
+            assert to_numpy(got).shape == shape
+            assert error_of(op, got, given, -1) <= LIMITS[op, dtype]
+
+
+def test_lists_and_integers_are_read_as_numpy_reads_them():
+    np.testing.assert_array_equal(onepass.softmax_backward([1, 0], [0.5, 0.5]), [0.25, -0.25])
+    np.testing.assert_array_equal(onepass.log_softmax_backward([1, 0], np.log([0.5, 0.5])), [0.5, -0.5])
+    np.testing.assert_array_equal(onepass.logsumexp_backward(2, [0.0, -np.inf], 0.0), [2, 0])
+
+
+# ---- the path of a call ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_the_second_call_is_not_planned(op, kind, monkeypatch):
+    dim = 0
+    given = [as_kind(a, kind) for a in inputs_of(op, (33, 7), "float32", dim)]
+    options = [{}, {"algorithm": "row"}, {"out": as_kind(nan_filled((33, 7), np.float32), kind)}]
+    options += [{"dtype": torch_dtype("float64") if kind == "torch" else np.float64}] if op in PAIRS else []
+    first = [to_numpy(call(op, given, dim, **o)).copy() for o in options]
+    monkeypatch.setattr(call_gradients, "plan_and_run", None)
+    for o, expected in zip(options, first, strict=True):
+        assert same_bits(call(op, given, dim, **o), expected)
+    for other in ({"dim": 1}, {"dim": 0, "algorithm": "online"}):
+        if op != "logsumexp_backward" or other["dim"] == 0:
+            with pytest.raises(TypeError):  # of another key: to be planned
+                call(op, given, **other)
+
+
+def test_calls_that_differ_in_the_second_input_have_plans_of_their_own():
+    dy, y = inputs_of("softmax_backward", (20, 30), "float32", -1)
+    for other in (dy, np.asfortranarray(dy), dy.astype(np.float64), np.broadcast_to(dy[:1], dy.shape), dy[:, ::-1]):
+        for _ in range(2):
+            got = onepass.softmax_backward(other, y)
+            assert error_of("softmax_backward", got, (other, y), -1) <= 6
+
+
+def test_an_overlap_is_refused_by_the_hot_path_too():
+    memory = np.full(400, np.nan, np.float32)
+    dy, y = inputs_of("softmax_backward", (10, 10), "float32", -1)
+    a, b, apart = (memory[i : i + 100].reshape(10, 10) for i in (0, 100, 250))
+    a[...], b[...] = y, dy
+    onepass.softmax_backward(b, a, out=apart)
+    for start, name in ((50, "y"), (150, "dy")):
+        with pytest.raises(ValueError, match=f"overlaps {name}"):
+            onepass.softmax_backward(b, a, out=memory[start : start + 100].reshape(10, 10))
+    assert same_bits(a, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_results_live_in_blocks(kind):
+    dy, y = (as_kind(a, kind) for a in inputs_of("softmax_backward", (300, 400), "float32", -1))
+    before = onepass.memory_stats()["live_blocks"]
+    dx = onepass.softmax_backward(dy, y)
+    assert onepass.memory_stats()["live_blocks"] == before + 1
+    del dx
+    assert onepass.memory_stats()["live_blocks"] == before
