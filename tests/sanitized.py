@@ -17,11 +17,13 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.random  # NumPy imports it when first used: not from several threads at once
+from gradient_cases import GRADIENTS, cast, error_of, inputs_of
+from gradient_cases import LIMITS as GRADIENT_LIMITS
 from helpers import DTYPES, ELEMENTWISE, FLOORS, LIMITS, REDUCTIONS, SOFTMAX_FAMILY
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, call, plan, reference
+from onepass import _engine, call, call_gradients, plan, reference
 from onepass.machine import this_machine
 
 OPS = (*SOFTMAX_FAMILY, *REDUCTIONS)
@@ -141,7 +143,7 @@ def plan_for(isa, small):
     """`small`: caches of a few KiB, so that small arrays are split, chunked, and stored past them by three threads."""
     _engine.choose_isa(isa)
     _engine.set_num_threads(3 if small else 2)
-    call.this_machine = lambda: machine(isa, small)
+    call.this_machine = call_gradients.this_machine = lambda: machine(isa, small)
     for name, usual in THRESHOLDS.items():
         setattr(plan, name, 1 if small else usual)
 
@@ -183,6 +185,65 @@ def check(op, shape, dtype, dim, algorithm=None, result_dtype=None):
             sys.exit(f"{described}, {layout} -> {target}: {wrong}")
 
 
+def check_gradient(op, shape, dtypes, dim, algorithm=None):
+    """The same for a gradient; `dtypes` are those of dy, y and the result, of logsumexp_backward dy, x and lse."""
+    target, small = chance.choice([*TARGETS]), chance.random() < 0.5
+    per_row = op == "logsumexp_backward"
+    to = DTYPES[dtypes[1 if per_row else 2]]
+    given = cast(inputs_of(op, shape, "float32", dim), *dtypes[: 3 if per_row else 2])
+    layouts = [chance.choice([*LAYOUTS]) if values.ndim else "exact" for values in given]
+    if not per_row and 0 not in shape and chance.random() < 0.2:
+        layouts[0] = "repeated"
+        given = (np.broadcast_to(given[0].flat[0], shape), given[1])
+    if target == "in place" and given[1].dtype != to:
+        target = "fresh"
+    limit = max(GRADIENT_LIMITS[op, name] for name in (*dtypes, to.name)) * (4 if small else 1)
+    for isa in _engine.isas():
+        plan_for(isa, small)
+        dy, y, *lse = (INPUTS[name](values) for name, values in zip(layouts, given, strict=True))
+        out = y if target == "in place" else TARGETS[target](np.full(shape, np.nan, to))
+        around = None if out is None else bytes_around(out)
+        if out is y:
+            filled(y, given[1])
+        try:
+            got = call_gradients.plan_and_run(op, (y, dy, *lse), dim, False, None if per_row else to, out, algorithm)
+        except ValueError as error:
+            if "cannot serve" not in str(error):
+                raise
+            continue
+        ran["gradient", _engine.last_algorithm(), to.name, isa] += 1
+        error = error_of(op, got, given, dim)
+        after = ((x, values) for x, values in zip((dy, y, *lse), given, strict=True) if x is not out)
+        wrong = (
+            f"{_engine.last_algorithm()} ran" * (algorithm not in (None, _engine.last_algorithm()))
+            or f"wrong by {error:.3g} ULP (limit {limit})" * (not error <= limit)
+            or "wrote to an input" * any(x.tobytes() != values.tobytes() for x, values in after)
+            or "wrote around the result" * (around is not None and bytes_around(out) != around)
+        )
+        if wrong:
+            described = f"{op} of {shape} {dtypes}, dim {dim}, {algorithm}, {isa}, small machine: {small}"
+            sys.exit(f"{described}, {layouts} -> {target}: {wrong}")
+
+
+def gradients():
+    for dtype, op in itertools.product(DTYPES, GRADIENTS):
+        for length, algorithm in itertools.product(LENGTHS, ROWS):
+            for rows in (2, 21) if length < 200 else (3,):
+                check_gradient(op, (rows, length), [dtype] * 3, 1, algorithm)
+        for inner, steps, algorithm in itertools.product(INNERS, STEPS, TILES):
+            check_gradient(op, (2, steps, inner), [dtype] * 3, 1, algorithm)
+        for inner, algorithm in itertools.product((3, 16, 40), TILES):  # past the small machine's caches
+            check_gradient(op, (2, 1500, inner), [dtype] * 3, 1, algorithm)
+        for shape, dim in (*SEVERAL, *EMPTY):
+            check_gradient(op, shape, [dtype] * 3, dim)
+    for dtypes, op in itertools.product(itertools.product(DTYPES, DTYPES, DTYPES), GRADIENTS):
+        check_gradient(op, (3, 130), dtypes, 1, chance.choice(("row", "online", "split")))
+        check_gradient(op, chance.choice(((3, 40, 16), (2, 33, 33))), dtypes, 1, chance.choice(TILES))
+    for key in itertools.product((*ROWS, *TILES), DTYPES, _engine.isas()):
+        if ran[("gradient", *key)] < 15:
+            sys.exit(f"gradients: {', '.join(key)} ran only {ran[('gradient', *key)]} times")
+
+
 # Around the widths of vectors (2 to 16 lanes), of eight of them, of cache lines, and of a chunk of 4096.
 LENGTHS = (1, 3, 8, 15, 17, 33, 63, 129, 255, 1025, 9001)
 INNERS = (2, 3, 7, 12, 16, 17, 33, 100, 259)
@@ -210,6 +271,7 @@ def memory():
     for key in itertools.product((*ROWS, *TILES), DTYPES, _engine.isas()):
         if ran[key] < 25:
             sys.exit(f"{', '.join(key)} ran only {ran[key]} times")
+    gradients()
     blocks()
     print(f"memory: {ran.total()} calls under {', '.join(_engine.isas())}, as in the reference")
 

@@ -55,7 +55,11 @@ def test_every_operation_is_measured_on_every_main_shape_and_as_one_call(op):
 def test_select_takes_names_groups_and_globs_and_names_what_is_near():
     assert [cell.name for cell in select(["sum-8x8-numpy"], quick=True)] == ["sum-8x8-numpy"]
     assert {cell.group for cell in select(["strided", "widths"], quick=False)} == {"strided", "widths"}
-    assert {cell.op for cell in select(["log*-8x8-*"], quick=False)} == {"log_softmax", "logsumexp"}
+    assert {cell.op for cell in select(["log*-8x8-*"], quick=False)} == {
+        "log_softmax",
+        "logsumexp",
+        "log_softmax_backward",
+    }
     assert select(None, quick=False) == list(CELLS)
     assert 3 <= len(select(None, quick=True)) <= 8
     with pytest.raises(ValueError, match=r"'softmx-4096x1024'.*softmax-4096x1024"):
@@ -66,6 +70,7 @@ def test_bytes_moved_count_the_input_and_the_result():
     assert cell_of(shape=(4, 8)).moved_bytes == 2 * 4 * 8 * 4
     assert cell_of("sum", (4, 8, 2), dim=1, dtype="bfloat16").moved_bytes == (4 * 8 * 2 + 4 * 2) * 2
     assert cell_of("sum", (4, 8, 2), dim=1).result_shape == (4, 2)
+    assert cell_of("softmax_backward", (4, 8)).moved_bytes == 3 * 4 * 8 * 4
     assert len(GROUPS) == len({cell.group for cell in CELLS})
 
 
@@ -83,6 +88,25 @@ def test_the_reference_itself_passes_and_a_small_error_does_not(op, shape, dim):
     with np.errstate(all="ignore"):
         assert verifier.error(right * np.float32(1.001)) > verifier.tolerance
     assert verifier.error(np.zeros_like(right)) > verifier.tolerance
+
+
+@pytest.mark.parametrize("op", ["softmax_backward", "log_softmax_backward"])
+@pytest.mark.parametrize(("shape", "dim"), [((6, 40), -1), ((3, 50, 4), 1), ((1, 3000), -1)])
+def test_a_gradient_passes_and_a_small_error_does_not(op, shape, dim):
+    data = peers.make_data(cell_of(op, shape, dim=dim), "numpy")
+    verifier = Verifier(data.cell, data.x_numpy, dy=data.dy_numpy)
+    right = getattr(reference, op)(data.dy_numpy, data.x_numpy, dim).astype(np.float32)
+    assert verifier.error(right) <= 1
+    assert verifier.error(right * np.float32(1.001)) > verifier.tolerance
+    assert verifier.error(np.zeros_like(right)) > verifier.tolerance
+
+
+def test_gradients_have_a_cell_for_every_shape_of_softmax():
+    shapes = {(cell.shape, cell.dim, cell.dtype) for cell in CELLS if cell.group in ("softmax", "strided")}
+    for op in ("softmax_backward", "log_softmax_backward"):
+        assert {
+            (cell.shape, cell.dim, cell.dtype) for cell in select(["backward"], quick=False) if cell.op == op
+        } == shapes
 
 
 def test_an_error_in_the_last_row_alone_is_seen():
@@ -159,12 +183,14 @@ def test_a_copy_that_copies_nothing_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in peers.PEERS if not peers.PEERS[name].missing])
-@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "amax"])
+@pytest.mark.parametrize(
+    "op", ["softmax", "log_softmax", "logsumexp", "sum", "amax", "softmax_backward", "log_softmax_backward"]
+)
 @pytest.mark.parametrize(("shape", "dim", "dtype"), [((5, 33), -1, "float32"), ((3, 20, 4), 1, "bfloat16")])
 def test_every_installed_contender_is_right(name, op, shape, dim, dtype):
     cell = cell_of(op, shape, dim=dim, dtype=dtype)
     data = peers.make_data(cell, "torch" if name == "torch" else "numpy")
-    verifier = Verifier(cell, data.x_numpy)
+    verifier = Verifier(cell, data.x_numpy, dy=data.dy_numpy)
     for contender in peers.PEERS[name].prepare(data):
         assert verifier.error(contender.result(data.out_numpy)) <= verifier.tolerance, contender.statement
 

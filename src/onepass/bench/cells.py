@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 REDUCTIONS = ("logsumexp", "sum", "amax")
+GRADIENTS = ("softmax_backward", "log_softmax_backward")  # of y, the result of the forward operation, and dy
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,12 @@ class Cell:
 
     @property
     def input_bytes(self) -> int:
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        inputs = 2 if self.op in GRADIENTS else 1
+        return inputs * math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def moved_bytes(self) -> int:
-        """The bytes that must cross memory: the input once, the result once."""
+        """The bytes that must cross memory: every input once, the result once."""
         return self.input_bytes + math.prod(self.result_shape) * ITEM_BYTES[self.dtype]
 
     @property
@@ -105,10 +107,13 @@ def _registry() -> tuple[Cell, ...]:
                 why = "even width, to compare the odd ones with" if width % 2 == 0 else "odd width: every row unaligned"
                 cells.append(Cell("widths", "softmax", (rows, width), why))
     cells += [Cell("strided", "softmax", shape, why, dim) for shape, dim, why in _STRIDED]
+    cells += [Cell("backward", op, shape, why, dim, dtype) for op in GRADIENTS for shape, dim, dtype, why in _SHAPES]
+    cells += [Cell("backward", op, shape, why, dim) for op in GRADIENTS for shape, dim, why in _STRIDED]
     for framework in ("numpy", "torch"):
         for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
             why = f"the cost of one call from {framework}"
             cells.append(Cell("calls", op, (8, 8), why, framework=framework, quick=op == "softmax"))
+    cells += [Cell("calls", op, (8, 8), "the cost of one call from torch", framework="torch") for op in GRADIENTS]
     return tuple(cells)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import onepass
 from onepass import _engine
-from onepass.bench.cells import REDUCTIONS, Cell
+from onepass.bench.cells import GRADIENTS, REDUCTIONS, Cell
 
 Array = NDArray[Any]
 
@@ -51,7 +51,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Data:
-    """The arrays of one cell, each also as a NumPy view of the same memory."""
+    """The arrays of one cell, each also as a NumPy view of the same memory. Of a gradient, x is y."""
 
     cell: Cell
     framework: str
@@ -59,6 +59,8 @@ class Data:
     out: Any
     x_numpy: Array
     out_numpy: Array
+    dy: Any = None
+    dy_numpy: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -93,17 +95,30 @@ def as_numpy(array: Any) -> Array:
 
 def make_data(cell: Cell, framework: str, seed: int = 0) -> Data:
     """Standard normal values and an output filled with NaN, in memory of the framework's own allocator."""
-    values = np.random.default_rng(seed).standard_normal(cell.shape, dtype=np.float32)
+    random = np.random.default_rng(seed)
+    x, out = _normal(cell, framework, random), _filled(cell, framework)
+    if cell.op not in GRADIENTS:
+        return Data(cell, framework, x, out, as_numpy(x), as_numpy(out))
+    y = getattr(onepass, cell.op.removesuffix("_backward"))(x, dim=cell.dim, out=x)
+    dy = _normal(cell, framework, random)
+    return Data(cell, framework, y, out, as_numpy(y), as_numpy(out), dy, as_numpy(dy))
+
+
+def _normal(cell: Cell, framework: str, random: np.random.Generator) -> Any:
+    values = random.standard_normal(cell.shape, dtype=np.float32)
     if framework == "torch":
         torch = importlib.import_module("torch")
         x = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype))
         x.copy_(torch.from_numpy(values))
-        out = torch.full(cell.result_shape, float("nan"), dtype=x.dtype)
-        return Data(cell, framework, x, out, as_numpy(x), as_numpy(out))
-    dtype = np.dtype(getattr(ml_dtypes, cell.dtype, cell.dtype))
-    x = values.astype(dtype, copy=False)
-    out = np.full(cell.result_shape, np.nan, dtype)
-    return Data(cell, framework, x, out, x, out)
+        return x
+    return values.astype(np.dtype(getattr(ml_dtypes, cell.dtype, cell.dtype)), copy=False)
+
+
+def _filled(cell: Cell, framework: str) -> Any:
+    if framework == "torch":
+        torch = importlib.import_module("torch")
+        return torch.full(cell.result_shape, float("nan"), dtype=getattr(torch, cell.dtype))
+    return np.full(cell.result_shape, np.nan, np.dtype(getattr(ml_dtypes, cell.dtype, cell.dtype)))
 
 
 def _contender(peer: str, mode: str, data: Data, statement: str, **names: Any) -> Contender:
@@ -111,15 +126,28 @@ def _contender(peer: str, mode: str, data: Data, statement: str, **names: Any) -
 
 
 def _onepass(data: Data) -> list[Contender]:
-    call = f"onepass.{data.cell.op}(x, dim={data.cell.dim}"
+    names = {"onepass": onepass, "x": data.x}
+    given = "x"
+    if data.cell.op in GRADIENTS:
+        names["dy"], given = data.dy, "dy, x"
+    call = f"onepass.{data.cell.op}({given}, dim={data.cell.dim}"
     return [
-        _contender("onepass", "fresh", data, f"{call})", onepass=onepass, x=data.x),
-        _contender("onepass", "out", data, f"{call}, out=out)", onepass=onepass, x=data.x, out=data.out),
+        _contender("onepass", "fresh", data, f"{call})", **names),
+        _contender("onepass", "out", data, f"{call}, out=out)", **names, out=data.out),
     ]
 
 
 def _torch(data: Data) -> list[Contender]:
     torch = importlib.import_module("torch")
+    if data.cell.op in GRADIENTS:
+        operator = getattr(torch.ops.aten, f"_{data.cell.op}_data")
+        names = {"backward": operator.default, "dy": data.dy, "x": data.x, "dtype": data.x.dtype}
+        into = {"backward": operator.out, "out": data.out}
+        given, out = f"dy, x, {data.cell.dim}, dtype", "grad_input" if data.cell.op == "softmax_backward" else "out"
+        return [
+            _contender("torch", "fresh", data, f"backward({given})", **names),
+            _contender("torch", "out", data, f"backward({given}, {out}=out)", **{**names, **into}),
+        ]
     call = f"torch.{data.cell.op}(x, dim={data.cell.dim}"
     return [
         _contender("torch", "fresh", data, f"{call})", torch=torch, x=data.x),
@@ -154,7 +182,7 @@ _NUMPY = {"softmax": numpy_softmax, "log_softmax": numpy_log_softmax, "logsumexp
 
 def _numpy(data: Data) -> list[Contender]:
     cell = data.cell
-    if cell.dtype not in ("float32", "float64"):
+    if cell.dtype not in ("float32", "float64") or cell.op in GRADIENTS:
         return []
     if cell.op in _NUMPY:
         names = {cell.op: _NUMPY[cell.op], "x": data.x_numpy}
@@ -216,7 +244,7 @@ def _jax(data: Data) -> list[Contender]:
     os.environ.setdefault("NPROC", str(onepass.get_num_threads()))  # XLA's thread count, read when it first runs
     jax = importlib.import_module("jax")
     cell = data.cell
-    if cell.dtype == "float64":
+    if cell.dtype == "float64" or cell.op in GRADIENTS:
         return []
     op = getattr(jax.nn, cell.op, None) or getattr(jax.numpy, cell.op)
     call = jax.jit(lambda x: op(x, axis=cell.dim))
@@ -240,12 +268,14 @@ PEERS = {
 def copies(data: Data) -> list[Contender]:
     """The copy limit: a copy that moves as many bytes as the cell must, with ordinary and with non-temporal stores."""
     nbytes = data.cell.moved_bytes // 2
-    target = data.out_numpy if data.out_numpy.nbytes >= nbytes else np.ones(nbytes, np.uint8)
+    target, source = (
+        array if array.nbytes >= nbytes else np.ones(nbytes, np.uint8) for array in (data.out_numpy, data.x_numpy)
+    )
     names = {
         "copy": _engine.copy,
         "target": target.ctypes.data,
-        "source": data.x_numpy.ctypes.data,
-        "keep": (target, data.x_numpy),
+        "source": source.ctypes.data,
+        "keep": (target, source),
     }
     return [
         Contender(peer, "copy", f"copy(target, source, {nbytes}, {nontemporal})", names, 2 * nbytes)

@@ -145,7 +145,7 @@ def measure(cell: Cell, peers: Sequence[Peer], effort: Effort) -> CellReport:
         return CellReport(cell, skipped=f"needs {needed}, more than half of the {memory / 2**30:.1f} GiB here")
     framework = "torch" if torch_takes_part and cell.framework != "numpy" else "numpy"
     data = make_data(cell, framework)
-    verifier = Verifier(cell, data.x_numpy)
+    verifier = Verifier(cell, data.x_numpy, dy=data.dy_numpy)
     outcomes, timers = [], {}
     for contender, problem in _prepared(data, peers):
         outcome = problem or _verified(contender, data, verifier)
@@ -154,7 +154,7 @@ def measure(cell: Cell, peers: Sequence[Peer], effort: Effort) -> CellReport:
             timers[outcome.label] = timeit.Timer(contender.statement, globals=dict(contender.names))
     timings = interleave(timers, effort)
     timed = tuple(replace(outcome, timing=timings.get(outcome.label)) for outcome in outcomes)
-    getattr(onepass, cell.op)(data.x, dim=cell.dim)
+    getattr(onepass, cell.op)(*([data.x] if data.dy is None else [data.dy, data.x]), dim=cell.dim)
     algorithm = _engine.last_algorithm()
     onepass.empty_cache()
     return CellReport(cell, framework, algorithm, verifier.tolerance, timed)
