@@ -22,6 +22,7 @@ struct alignas(64) GradientSums {
 template <class RowOp, class C>
 struct alignas(64) GradientColumns {
     C k[RowOp::kConstants][GradientSums<C>::kMost];
+    C beyond[kLanes<C>];  // a vector that begins at the last column ends here
 
     ONEPASS_INLINE RowOp at(std::int64_t j) const {
         RowOp op;
@@ -158,9 +159,25 @@ class GradientTiles : TileGrid<T> {
                 for (int j = 0; j < width; ++j) s.total[j] += static_cast<double>(s.sum[j]);
             }
         }
-        // An infinite total has lost NaN.
-        for (int j = 0; j < width; ++j) s.total[j] += s.lost[j] == s.lost[j] ? s.lost[j] : 0;
+    }
+
+    // An infinite total has lost NaN.
+    static double lost(const GradientSums<C>& s, std::int64_t j) { return s.lost[j] == s.lost[j] ? s.lost[j] : 0; }
+
+    // After all of a tile: each column's sum in s.total.
+    void finish_totals(const Unit& u, GradientSums<C>& s) const {
+        for (int j = 0; j < padded(u.width); ++j) s.total[j] += lost(s, j);
         fold(s.total, [](double a, double b) { return a + b; });
+    }
+
+    // After a chunk of it: the sums with what they have lost, which rounded in here would be an error of each chunk.
+    void partial_sums(const Unit& u, const GradientSums<C>& s, Partial* partial) const {
+        for (int j = 0; j < distinct(u.width); ++j) {
+            partial[j] = empty_partial(Op::sum);
+            for (std::int64_t i = j; i < (packed_ ? width_ : j + 1); i += inner_) {
+                merge(Op::sum, partial[j], {lost(s, i), s.total[i]});
+            }
+        }
     }
 
     // ---- results ----
@@ -266,6 +283,7 @@ class GradientTiles : TileGrid<T> {
                 Grid::fetch_edges(ready.y, ready.width, d + kAhead);
                 write_row(ready, d, columns);
             });
+            finish_totals(u, sums);
             set_columns(u, sums.total, columns);
             ready = u;
         }
@@ -276,13 +294,15 @@ class GradientTiles : TileGrid<T> {
     void chunked_unit(const Unit& u) const {
         GradientColumns<RowOp, C> columns;
         GradientSums<C> sums;
-        Partial* total = scratch_of<Partial>(Scratch::states, kMostColumns);
-        for (int j = 0; j < distinct(u.width); ++j) total[j] = empty_partial(Op::sum);
+        Partial* total = scratch_of<Partial>(Scratch::states, 2 * kMostColumns);
+        Partial* part = total + kMostColumns;
+        const int count = distinct(u.width);
+        for (int j = 0; j < count; ++j) total[j] = empty_partial(Op::sum);
         for (std::int64_t k = 0; k < chunks(); ++k) {
             add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, [](std::int64_t) {});
-            for (int j = 0; j < distinct(u.width); ++j) merge(Op::sum, total[j], Partial{0, sums.total[j]});
+            partial_sums(u, sums, part);
+            for (int j = 0; j < count; ++j) merge(Op::sum, total[j], part[j]);
         }
-        const int count = distinct(u.width);
         for (int j = 0; j < u.width; ++j) sums.total[j] = finish(Op::sum, total[j % count], job_.length);
         set_columns(u, sums.total, columns);
         for (std::int64_t k = chunks(); k-- > 0;) write_back(u, k * chunk_rows(), chunk_end(k), columns);
@@ -314,30 +334,29 @@ class GradientTiles : TileGrid<T> {
     // The sums of the columns of every unit, in scratch memory.
     template <class RowOp>
     double* split_totals(std::int64_t units) const {
-        double* part = scratch_of<double>(Scratch::states, (units * chunks() + units) * kMostColumns);
-        double* total = part + units * chunks() * kMostColumns;
+        Partial* part = scratch_of<Partial>(Scratch::states, (units * chunks() + units) * kMostColumns);
+        double* total = reinterpret_cast<double*>(part + units * chunks() * kMostColumns);
         auto read = [&](std::int64_t begin, std::int64_t end) {
             GradientSums<C> sums;
             for (std::int64_t i = begin; i < end; ++i) {
                 const std::int64_t k = i % chunks();
-                add_up<RowOp>(unit(i / chunks()), k * chunk_rows(), chunk_end(k), sums, [](std::int64_t) {});
-                __builtin_memcpy(part + i * kMostColumns, sums.total, sizeof sums.total);
+                const Unit u = unit(i / chunks());
+                add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, [](std::int64_t) {});
+                partial_sums(u, sums, part + i * kMostColumns);
             }
         };
         parallel_ranges(units * chunks(), 1, job_.threads, read);
         for (std::int64_t i = 0; i < units; ++i) {
-            const int count = distinct(static_cast<int>(width_));
-            for (int j = 0; j < width_; ++j) {
-                if (j >= count) {
-                    total[i * kMostColumns + j] = total[i * kMostColumns + j - count];
-                    continue;
-                }
+            const int width = Grid::cut(i).width;
+            double* mine = total + i * kMostColumns;
+            for (int j = 0; j < distinct(width); ++j) {
                 Partial all = empty_partial(Op::sum);
                 for (std::int64_t k = 0; k < chunks(); ++k) {
-                    merge(Op::sum, all, Partial{0, part[(i * chunks() + k) * kMostColumns + j]});
+                    merge(Op::sum, all, part[(i * chunks() + k) * kMostColumns + j]);
                 }
-                total[i * kMostColumns + j] = finish(Op::sum, all, job_.length);
+                mine[j] = finish(Op::sum, all, job_.length);
             }
+            for (int j = distinct(width); j < width; ++j) mine[j] = mine[j - distinct(width)];
         }
         return total;
     }
