@@ -28,18 +28,20 @@ def plan_and_run(
     `given` are the arrays in the order of ARGUMENTS.
     """
     inputs, problem = checked(op, given, dim, keepdim, dtype, out)
-    first = inputs[0]
-    if first.device is not None:
-        raise ValueError(
-            f"{op}: {first.name} is on cuda:{first.device}; gradients run on CPUs: pass {first.name}.cpu()"
-        )
-    bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    first, others = inputs[0], inputs[1:]
+    if first.device is None:
+        bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    else:
+        from .cuda import launch
+
+        plan = launch.plan(problem, first, out, algorithm, beside=others)
+        bound = launch.bind(problem, first, out, plan)
     if all(source.same_object for source in inputs):
         third = given[2] if len(given) > 2 else None
         _engine.remember_gradient(
             NUMBERS[op], given[0], given[1], third, dim, bool(keepdim), dtype, out, algorithm, bound
         )
-    dx = _engine.run(bound, first.array, out, *(source.array for source in inputs[1:]))
+    dx = _engine.run(bound, first.array, out, *(other.array for other in others))
     return dx if out is not None else first.wrap(dx)
 
 
@@ -79,7 +81,9 @@ def checked(
 
 def _check_beside(op: str, first: Input, other: Input, shape: tuple[int, ...]) -> None:
     """An input that lies beside the first: of its kind, on its device, of the shape that belongs to it."""
-    if type(other.array) is not type(first.array) and other.is_tensor != first.is_tensor:
+    # On a GPU, libraries without DLPack's C exchange API have a stream of their own each.
+    alike = other.is_tensor == first.is_tensor and (first.is_tensor or first.device is None)
+    if type(other.array) is not type(first.array) and not alike:
         kinds = [f"{type(x.array).__module__}.{type(x.array).__name__}" for x in (first, other)]
         raise TypeError(f"{op}: {other.name} must be a {kinds[0]} like {first.name}, got {kinds[1]}")
     if other.device != first.device:
