@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ._engine import call as _call
+from .call import plan_and_run
+from .compiled import elementwise, reduction, traced_as
 
 _SOFTMAX, _LOG_SOFTMAX, _LOGSUMEXP = 0, 1, 2  # the engine's numbers of these operations
 
@@ -31,6 +33,7 @@ def pick_dim(op: str, dim: Dim, axis: Any) -> Dim:
     return picked
 
 
+@traced_as(elementwise("softmax"))
 def softmax(
     x: Any,
     dim: Dim = -1,
@@ -72,11 +75,10 @@ def softmax(
             return y
     else:
         dim = pick_dim("softmax", dim, axis)
-    from .call import plan_and_run
-
     return plan_and_run("softmax", x, dim, False, dtype, out, algorithm)
 
 
+@traced_as(elementwise("log_softmax"))
 def log_softmax(
     x: Any,
     dim: Dim = -1,
@@ -105,11 +107,10 @@ def log_softmax(
             return y
     else:
         dim = pick_dim("log_softmax", dim, axis)
-    from .call import plan_and_run
-
     return plan_and_run("log_softmax", x, dim, False, dtype, out, algorithm)
 
 
+@traced_as(reduction("logsumexp"))
 def logsumexp(
     x: Any,
     dim: Dim = -1,
@@ -143,6 +144,4 @@ def logsumexp(
             return y
     else:
         dim = pick_dim("logsumexp", dim, axis)
-    from .call import plan_and_run
-
     return plan_and_run("logsumexp", x, dim, keepdim, None, out, algorithm)
