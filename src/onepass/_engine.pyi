@@ -59,6 +59,8 @@ def bind_gpu(
     units: int,
     units_per_block: int,
     waves: int,
+    team: int = 0,
+    scratch_bytes: int = 0,
     arrays: int,
     words: Sequence[int],
     result_dtype: int,

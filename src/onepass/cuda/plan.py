@@ -6,6 +6,7 @@ from ..problem import GRADIENTS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
 from .plan_gradient import plan_gradient
+from .plan_split import SPLIT_ALGORITHMS, plan_split, shares_pay
 from .plan_strided import plan_strided
 from .thresholds import (
     ACCESS_BYTES,
@@ -27,7 +28,17 @@ from .thresholds import (
 
 __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "make_cuda_plan"]
 
-ALGORITHMS = ("warp", "block", "block_smem", "online", "block_uncached", "three_pass", "strided")
+ALGORITHMS = (
+    "warp",
+    "block",
+    "block_smem",
+    "online",
+    "block_uncached",
+    "three_pass",
+    "strided",
+    "strided_split",
+    *SPLIT_ALGORITHMS,
+)
 
 # Addresses are known modulo this many bytes.
 ADDRESS_MODULUS = 128
@@ -68,12 +79,17 @@ def make_cuda_plan(
     if problem.op in GRADIENTS:
         return plan_gradient(choice)
     if not _rows_lie_together(choice):
-        if algorithm not in (None, "strided"):
+        if algorithm not in (None, "strided", "strided_split"):
             raise choice.refuse("the elements of a row do not lie side by side in input and result")
         return plan_strided(choice)
-    if algorithm == "strided":
+    if algorithm in ("strided", "strided_split"):
         return plan_strided(choice)
-    return _plan_reduction(choice) if problem.op in REDUCTIONS else _plan_rows(choice)
+    pack, alignment = _row_pack(choice)
+    shared = shares_pay(choice, pack, alignment) if algorithm is None else algorithm
+    if shared in SPLIT_ALGORITHMS:
+        return plan_split(choice, shared, pack, alignment)
+    plan_rows = _plan_reduction if problem.op in REDUCTIONS else _plan_rows
+    return plan_rows(choice, pack, alignment)
 
 
 def _rows_lie_together(choice: Choice) -> bool:
@@ -128,9 +144,8 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
 # ---- softmax, log_softmax, logsumexp of rows that lie side by side ----
 
 
-def _plan_rows(choice: Choice) -> CudaPlan:
+def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
-    pack, alignment = _row_pack(choice)
     packs = max(1, problem.length // pack)  # a peeled row has no more whole packs than that
     limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else WARP_REGISTERS
     # Held per thread: whole packs, and the edges of a peeled row.
@@ -296,11 +311,10 @@ def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_b
 # ---- sum, mean, amax, amin of rows that lie side by side ----
 
 
-def _plan_reduction(choice: Choice) -> CudaPlan:
+def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
     if choice.algorithm not in (None, "warp", "block"):
-        raise choice.refuse("a plain reduction reads once: `warp`, `block` or `strided`")
-    pack, alignment = _row_pack(choice)
+        raise choice.refuse("a plain reduction reads once: `warp`, `block`, `split` or `strided`")
     packs = max(1, problem.length // pack)
     many = problem.rows >= MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
     chosen = choice.algorithm or ("warp" if many or packs <= WARP_REDUCE_PACKS else "block")

@@ -6,6 +6,7 @@ import math
 
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, build
+from .plan_strided_split import plan_strided_split, sharing_pays
 from .thresholds import (
     ACCESS_BYTES,
     FEWEST_TILE_THREADS,
@@ -28,6 +29,13 @@ def plan_strided(choice: Choice) -> CudaPlan:
     # A tile is worth its shared memory where the row is needed again.
     may_stage = choice.elementwise and tuning.staged is not False
     across, threads, staged = tile(choice, pack, may_stage)
+    staged_bytes = across * pack * choice.kept_size if staged else 0
+    shared = choice.algorithm == "strided_split"
+    if choice.algorithm is None and sharing_pays(choice, staged_bytes):
+        choice.why.append(f"{problem.rows} rows of {problem.length} steps: one block would have too much of them")
+        shared = True
+    if shared:
+        return plan_strided_split(choice, kept, pack)
     threads = tuning.threads or threads
     tile_bytes = problem.length * across * pack * choice.kept_size
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)

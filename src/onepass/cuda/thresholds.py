@@ -52,6 +52,49 @@ STEPS_PER_THREAD = 4
 # more than 1%.
 TILE_THREADS_PER_MULTIPROCESSOR = 1024
 FEWEST_TILE_THREADS = 64
+# ---- rows that several blocks share; times measured on an H200, November 2026, in microseconds ----
+
+# Registers of a thread that hold its slice, by bytes of an element. Of 16-bit ones more spill: the compiler keeps
+# widened what it needs again.
+SPLIT_REGISTERS = {2: 16, 4: 32, 8: 16}
+# Threads of a block, and of rows that would take more blocks of those than there are multiprocessors: 1x4194304 float32
+# 19.3 against 20.6, 1x1048576 10.9 against 11.1; 32x128256 16.9 against 17.4 the other way.
+SPLIT_THREADS = 256
+LONG_SPLIT_THREADS = 512
+# Rows are spread over that many threads before these hold more than two packs each: 1x128256 float32 8.1 (63 blocks of
+# 2 packs), 8x128256 10.3 (32 of 4); 16 blocks each 9.0 and 10.5, one pack each 8.2 and 11.0.
+SPLIT_THREADS_PER_MULTIPROCESSOR = 512
+# Rows of more packs than that, more than are at work at once, wait in shared memory: 128x524288 float32 175.6 against
+# 180.5 in registers, 128x2097152 771 against 814; 128x262144 no longer.
+STAGED_PACKS = 1 << 17
+# Threads of such blocks, and how many on a multiprocessor, by bytes of an element: 32768x65536 bfloat16 2454 to 2497
+# with 2 or 3 of 256 or 128 threads, 2588 with 2 of 512; 128x524288 float32 175.6 with 2 of 512, 188 with 2 or 3 of 256.
+STAGED_BLOCKS = {2: (256, 3), 4: (512, 2), 8: (512, 1)}
+# Rows that one block could hold are shared if they are at most one for so many multiprocessors, and longer than so many
+# packs: 32x32768 float32 10.2 against 11.5 by blocks, 66x32768 11.9 against 12.3; 16x16384 8.0 against 7.9.
+FEW_ROWS_SHARE = 2
+FEW_ROWS_PACKS = 4096
+# The same of rows that are read once and not written: sums of 16x131072 10.7 against 15.3, logarithms of sums of
+# 16x32768 8.9 against 8.6.
+FEW_REDUCED_PACKS = 8192
+# Times over that of a copy, of rows that no multiprocessor holds. `online`, all multiprocessors at work; `split`, so
+# many rows on the chip at once; `stream`. 128 rows of float32: 131072 elements 59.3 against 47.6 shared, 2097152 800
+# against 770, 4194304 1584 against 1807; 32x4194304 950 by online, 474 by split, one row at a time, 419 by stream.
+ONLINE_COST = 1.58
+SPLIT_COST = ((8, 1.35), (3, 1.53), (1, 1.85))
+STREAM_COST = 1.7
+# A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
+# with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
+FEW_REDUCED_PER_THREAD = 32
+# Dims that are shared have so many steps at least (modelled), and give each block so many.
+SHARED_STEPS = 4096
+FEWEST_STEPS = 256
+# Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor, and bytes of a slice, unless that
+# makes more blocks than threads along a tile, each of which then asks for the states of several: 4096x4096 float32, dim
+# 0, 67.1 with slices of 64 KiB, 74.4 with 103; 2x128256x16 25.0 with 64 blocks, 30.5 with 128. One block for a tile
+# takes 81 and 1226; of 16-bit elements 52 at 4096x4096, where sharing takes 62.
+STRIDED_SPLIT_RESIDENT = 2
+SLICE_BYTES = 64 << 10
 
 
 def ceil_power(n: int) -> int:
@@ -62,3 +105,8 @@ def ceil_power(n: int) -> int:
 def floor_power(n: int) -> int:
     """The largest power of two that is not above n; 1 at least."""
     return 1 << max(1, n).bit_length() - 1
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)

@@ -1,0 +1,109 @@
+"""The plans in which several blocks share a tile of rows whose elements lie anywhere: long dims, little beside them."""
+
+from __future__ import annotations
+
+from ..problem import ITEMSIZE, Axis
+from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Team, build
+from .thresholds import (
+    FEWEST_STEPS,
+    SHARED_STEPS,
+    SLICE_BYTES,
+    SPLIT_THREADS,
+    STRIDED_SPLIT_RESIDENT,
+    TILE_BYTES,
+    ceil_div,
+    ceil_power,
+)
+
+
+def plan_strided_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> CudaPlan:
+    """The plan for "strided_split"; `kept`: the kept axes, of which threads lie side by side along the last."""
+    problem, device, tuning = choice.problem, choice.device, choice.tuning
+    threads = tuning.threads or SPLIT_THREADS
+    resident = max(1, min(STRIDED_SPLIT_RESIDENT // choice.registers_per_element, device.max_threads // threads))
+    across, blocks, staged = _cut(choice, kept, pack, threads, resident)
+    blocks = tuning.blocks or blocks
+    steps = ceil_div(problem.length, blocks)
+    tile = across * pack
+    shared_bytes = steps * tile * choice.kept_size if staged else 0
+    while resident > 1 and shared_bytes > _room(choice, resident, threads, tile):
+        resident -= 1
+    if shared_bytes > _room(choice, 1, threads, tile) or blocks > resident * device.multiprocessors:
+        raise choice.refuse(f"{blocks} blocks have no room for {problem.length} steps of {tile} rows")
+    reduced = problem.reduce or (Axis(problem.length, 1, 1),)
+    shape: dict[str, int | str | bool] = {
+        "kept_axes": len(kept),
+        "reduced_axes": len(reduced),
+        "threads": threads,
+        "resident": resident,
+        "across": across,
+        "pack": pack,
+        "staged": staged,
+    }
+    reads = 2 if choice.elementwise and not staged else 1
+    choice.why.append(f"{across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {pack} each")
+    choice.why.append(
+        f"{blocks} blocks share a tile of {problem.length} steps, "
+        + (f"each in {shared_bytes} bytes of shared memory: read once" if staged else f"{reads} reads")
+    )
+    slot_bytes = 16 * ceil_div(3 * ITEMSIZE[problem.compute_dtype], 8)
+    return build(
+        choice,
+        "strided_split",
+        "strided_split.h",
+        "strided_split_reduce" if problem.op in REDUCTIONS else "strided_split",
+        "StridedSplit",
+        shape,
+        threads=threads,
+        shared_bytes=shared_bytes,
+        units=problem.rows,
+        units_per_block=tile,
+        axes=(*kept, *reduced),
+        reads=reads,
+        team=Team(blocks, steps, 2 * tile * slot_bytes),
+    )
+
+
+def _room(choice: Choice, resident: int, threads: int, tile: int) -> int:
+    """Bytes of shared memory for the slice of each of so many blocks on a multiprocessor."""
+    device = choice.device
+    scratch = 2 * (threads // 32) * tile * 2 * ITEMSIZE[choice.problem.compute_dtype]
+    return min(device.shared_per_multiprocessor // resident, device.shared_per_block) - BLOCK_SCRATCH - scratch
+
+
+def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, resident: int) -> tuple[int, int, bool]:
+    """Threads across a tile, blocks that share it, and whether their slices wait in shared memory."""
+    problem, size = choice.problem, choice.kept_size
+    at_once = resident * choice.device.multiprocessors
+    most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
+    if kept[-1].size * size < TILE_BYTES[0]:  # beyond the inner axis rows are neighbours no more
+        most_across = min(most_across, ceil_power(ceil_div(kept[-1].size, pack)))
+
+    def cut(width: int) -> tuple[int, int, int]:
+        """Threads across; blocks at least, to hold the tile; blocks at most, for the number of tiles."""
+        across = min(most_across, max(1, width // (size * pack)))
+        tile = across * pack
+        fewest = ceil_div(problem.length, max(1, _room(choice, 1, threads, tile) // (tile * size)))
+        tiles = ceil_div(problem.rows, tile)
+        idle = tiles * (threads // across) * 2 < choice.device.multiprocessors
+        most = choice.device.multiprocessors // tiles if idle else min(at_once // tiles, threads // across)
+        return across, fewest, max(1, min(most, problem.length // FEWEST_STEPS))
+
+    if choice.elementwise and choice.tuning.staged is not False:
+        for width in TILE_BYTES:
+            across, fewest, most = cut(width)
+            if fewest <= choice.device.multiprocessors:
+                wanted = ceil_div(problem.length * across * pack * size, SLICE_BYTES)
+                return across, max(fewest, min(wanted, max(most, threads // across))), True
+    across, _, most = cut(TILE_BYTES[0])
+    return across, most, False
+
+
+def sharing_pays(choice: Choice, staged_bytes: int) -> bool:
+    """Whether several blocks for a tile beat one, whose tile is so many bytes wide, 0 if it does not wait."""
+    problem, size = choice.problem, choice.kept_size
+    if problem.length < SHARED_STEPS:
+        return False
+    few = problem.rows * size * 2 <= TILE_BYTES[-1] * choice.device.multiprocessors
+    narrow = staged_bytes < (TILE_BYTES[1] if size > 2 else 1)
+    return few or (choice.elementwise and narrow)

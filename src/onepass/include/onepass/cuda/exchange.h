@@ -1,0 +1,211 @@
+// What blocks that share a row tell each other: each publishes a state of a few words, and gets those of all others.
+//
+// No flags and no fences: a word travels with the number of the exchange it belongs to, 8 bytes that arrive as one, and
+// whoever polls a slot takes it once all its words carry the number that it waits for. The idea is that of NCCL's LL
+// protocol. It needs every block of a team to be at work at once: the launch is a cooperative one.
+//
+// Numbers come from a counter in the scratch memory itself, which the last block to leave puts forward: nothing has to
+// be cleared between launches, and a launch that is replayed by a graph finds what one that is called finds. Launches
+// that share scratch memory, of whatever size, must come one after the other.
+#pragma once
+
+#include "reduce.h"
+
+namespace onepass::cuda {
+
+// What the host appends to the Job of a kernel whose rows are shared by several blocks.
+struct Team {
+    int64 blocks;  // that share a row: neighbours in the grid
+    int64 slice;   // of a row, for one block: in packs, or in steps
+    void* scratch;
+};
+
+// The beginning of scratch memory; the slots follow. All zero at first.
+struct alignas(128) ScratchHead {
+    unsigned sequence;  // number of the last exchange
+    unsigned left;      // blocks that will not look at scratch memory again in this launch
+    unsigned most;      // slots that have been in use, in units of 16 bytes
+    unsigned unused;
+};
+
+inline constexpr unsigned kLastSequence = 0xf0000000u;
+
+// The thread block's place among those that share a row, and the rows of its team.
+struct TeamPlace {
+    unsigned rank;   // within the team
+    unsigned team;   // of the launch
+    unsigned teams;  // in the launch
+
+    __device__ __forceinline__ explicit TeamPlace(const Team& team) {
+        const auto blocks = static_cast<unsigned>(team.blocks);
+        this->team = blockIdx.x / blocks;
+        rank = blockIdx.x - this->team * blocks;
+        teams = gridDim.x / blocks;
+    }
+};
+
+// A team's part of scratch memory: what each block publishes at a time, kStates states of type State, and the numbers
+// that tell one time from the next.
+//
+// The slots alternate between two places. A block that writes to one of them again has seen all states of the exchange
+// between, and every block had read the first place before it published its own.
+template <class State, int kStates>
+class TeamMemory {
+   public:
+    // Words go in pairs, each with its number: one access.
+    static constexpr int kPairs = (sizeof(State) + 7) / 8;
+
+    __device__ __forceinline__ TeamMemory(const Team& team, const TeamPlace& place)
+        : head_(static_cast<ScratchHead*>(team.scratch)),
+          slots_(slots_of(head_) + place.team * (2 * kPerBlock * static_cast<int>(team.blocks))),
+          blocks(static_cast<int>(team.blocks)),
+          rank(static_cast<int>(place.rank)),
+          first_(ptx::load_shared_words(reinterpret_cast<const uint4*>(head_)).x),
+          sequence_(first_) {}
+
+    // To be called before each exchange.
+    __device__ __forceinline__ void next() { ++sequence_; }
+
+    __device__ __forceinline__ void publish(const State& mine, int which = 0) const {
+        Words words{};
+        *reinterpret_cast<State*>(words.at) = mine;
+        uint4* const to = slot(rank, which);
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            ptx::store_shared_words(to + i, {words.at[2 * i], sequence_, words.at[2 * i + 1], sequence_});
+        }
+    }
+
+    // kCount states of block first, first + step, ..., each from number `which` on; `identity` past the last block.
+    // All are asked for at a time: one round trip where they are there already.
+    template <int kBlocks, int kCount>
+    __device__ __forceinline__ void collect(int first, int step, int which, const State& identity,
+                                            State (&states)[kBlocks][kCount]) const {
+        Words words[kBlocks][kCount];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (int b = 0; b < kBlocks; ++b) {
+                if (first + b * step >= blocks) continue;
+                const uint4* const from = slot(first + b * step, which);
+#pragma unroll
+                for (int i = 0; i < kCount * kPairs; ++i) {
+                    const uint4 got = ptx::load_shared_words(from + i);
+                    missing |= got.y != sequence_ || got.w != sequence_;
+                    words[b][i / kPairs].at[i % kPairs * 2] = got.x;
+                    words[b][i / kPairs].at[i % kPairs * 2 + 1] = got.z;
+                }
+            }
+            if (missing) ptx::wait_a_little();
+        } while (missing);
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                states[b][i] = first + b * step < blocks ? *reinterpret_cast<const State*>(words[b][i].at) : identity;
+            }
+        }
+    }
+
+    // After this block's last exchange: what `left` wants. The answer of the counter is not waited for.
+    __device__ __forceinline__ unsigned leave() const {
+        return threadIdx.x == 0 ? ptx::count_up(&head_->left, gridDim.x - 1) : 0;
+    }
+
+    // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the
+    // most. All others have taken what they wanted.
+    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const {
+        if (threadIdx.x != 0 || before != gridDim.x - 1) return;
+        auto* const head = reinterpret_cast<uint4*>(head_);
+        const unsigned used = gridDim.x * 2 * kPerBlock, most = ptx::load_shared_words(head).z;
+        uint4 words{first_ + exchanges, 0, most < used ? used : most, 0};
+        if (words.x >= kLastSequence) {  // before old numbers could be taken for new ones
+            for (unsigned i = 0; i < words.z; ++i) ptx::store_shared_words(slots_of(head_) + i, {0, 0, 0, 0});
+            words.x = words.z = 0;
+        }
+        ptx::store_shared_words(head, words);
+    }
+
+   private:
+    struct Words {
+        unsigned at[2 * kPairs];
+    };
+    static constexpr int kPerBlock = kStates * kPairs;
+
+    static __device__ __forceinline__ uint4* slots_of(ScratchHead* head) { return reinterpret_cast<uint4*>(head + 1); }
+
+    __device__ __forceinline__ uint4* slot(int block, int which) const {
+        const int place = static_cast<int>((sequence_ - first_) % 2);
+        return slots_ + (place * blocks + block) * kPerBlock + which * kPairs;
+    }
+
+    ScratchHead* head_;
+    uint4* slots_;
+
+   public:
+    const int blocks;
+    const int rank;
+
+   private:
+    unsigned first_;
+    unsigned sequence_;
+};
+
+// Exchanges of a State among all threads of the blocks of each team, kThreads of each block; a thread looks after
+// kSlots of the other blocks.
+template <class State, int kThreads, int kSlots>
+class Exchange {
+   public:
+    static constexpr int kWarps = kThreads / kWarpLanes;
+
+    struct Scratch {
+        State of_warp[kWarps];  // what the warps' own threads have brought
+        State of_team[kWarps];  // what the warps have made of the blocks that they look after
+    };
+
+    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, Scratch& scratch)
+        : memory_(team, place), scratch_(scratch) {}
+
+    // Every thread brings its state, and gets what `merge` makes of those of the whole team. merge(states) is called by
+    // whole warps, with the states of each lane, and returns their total in every lane; missing states are `identity`.
+    template <class Merge>
+    __device__ __forceinline__ State operator()(const State& mine, const State& identity, Merge&& merge) {
+        memory_.next();
+        const int warp = static_cast<int>(threadIdx.x) / kWarpLanes, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+        const State of_thread[1] = {mine};
+        const State of_warp = merge(of_thread);
+        if (lane == 0) scratch_.of_warp[warp] = of_warp;
+        __syncthreads();
+        const int all_warps = (memory_.blocks + kWarpLanes - 1) / kWarpLanes;
+        const int warps = all_warps < kWarps ? all_warps : kWarps;
+        if (warp < warps) {
+            if (warp == 0) {
+                const State of_warps[1] = {lane < kWarps ? scratch_.of_warp[lane] : identity};
+                const State of_block = merge(of_warps);
+                if (lane == 0) memory_.publish(of_block);
+            }
+            State collected[kSlots][1];
+            memory_.collect(static_cast<int>(threadIdx.x), kThreads, 0, identity, collected);
+            State states[kSlots];
+#pragma unroll
+            for (int s = 0; s < kSlots; ++s) states[s] = collected[s][0];
+            const State of_team = merge(states);
+            if (lane == 0) scratch_.of_team[warp] = of_team;
+        }
+        __syncthreads();
+        if (kWarps == 1 || warps == 1) return scratch_.of_team[0];
+        const State of_warps[1] = {lane < warps ? scratch_.of_team[lane] : identity};
+        return merge(of_warps);
+    }
+
+    // As TeamMemory's.
+    __device__ __forceinline__ unsigned leave() const { return memory_.leave(); }
+    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const { memory_.left(before, exchanges); }
+
+   private:
+    TeamMemory<State, 1> memory_;
+    Scratch& scratch_;
+};
+
+}  // namespace onepass::cuda
