@@ -27,6 +27,13 @@ PyObject* requires_grad_name = nullptr;
 PyObject* is_neg_name = nullptr;
 PyObject* forward_ad_dict = nullptr;  // of torch.autograd.forward_ad, once torch has been seen
 PyObject* level_name = nullptr;
+thread_local bool data_only = false;
+
+struct Watched {
+    PyObject* function;
+    bool half_only;
+};
+std::vector<Watched> watched;  // guarded by the GIL
 
 bool numpy_dtype(int number, DType& dtype) {
     switch (number) {
@@ -73,11 +80,15 @@ bool in_forward_ad() {
     return value >= 0;
 }
 
+// DLPack says nothing of tangents, nor of torch's lazy negation.
+bool may_differ_from_memory(PyObject* object) {
+    return !attribute_is(object, is_neg_name, true, Py_False) || in_forward_ad();
+}
+
 bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view) {
-    if (known.has_gradients) {
-        // DLPack says nothing of gradients, nor of torch's lazy negation.
-        if (!attribute_is(object, requires_grad_name, false, Py_False)) return false;
-        if (!attribute_is(object, is_neg_name, true, Py_False) || in_forward_ad()) return false;
+    if (known.has_gradients && !data_only) {
+        // Nor of gradients.
+        if (!attribute_is(object, requires_grad_name, false, Py_False) || may_differ_from_memory(object)) return false;
     }
     view.kind = known.kind;
     return view_tensor(object, known.api, view);
@@ -221,6 +232,45 @@ bool view_array(PyObject* object, ArrayView& view) {
     }
     const Producer* producer = find_producer(type);
     return producer && view_producer(object, *producer, view);
+}
+
+DataOnly::DataOnly() : before_(data_only) { data_only = true; }
+DataOnly::~DataOnly() { data_only = before_; }
+
+bool only_requires_grad(PyObject* object) {
+    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+    for (const ExchangeType& known : exchange_types) {
+        if (type != known.type || !known.has_gradients) continue;
+        if (!attribute_is(object, requires_grad_name, false, Py_True) || may_differ_from_memory(object)) return false;
+        ArrayView view;
+        view.object = object;
+        view.producer = nullptr;
+        view.kind = known.kind;
+        return view_tensor(object, known.api, view) && !is_watched(view);
+    }
+    return false;
+}
+
+void watch(PyObject* function, bool half_only) {
+    for (const Watched& known : watched) {
+        if (known.function == function) return;
+    }
+    Py_INCREF(function);
+    watched.push_back({function, half_only});
+}
+
+bool is_watched(const ArrayView& view) {
+    if (!view.api || data_only) return false;
+    for (const Watched& w : watched) {
+        if (w.half_only && size_of(view.dtype) != 2) continue;
+        PyObject* value = PyObject_CallNoArgs(w.function);
+        const int active = value ? PyObject_IsTrue(value) : -1;
+        Py_XDECREF(value);
+        if (active == 0) continue;
+        PyErr_Clear();
+        return true;
+    }
+    return false;
 }
 
 bool view_tensor(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view) {

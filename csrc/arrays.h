@@ -57,6 +57,20 @@ bool import_numpy();  // false with a Python exception set
 // an array of a registered type, on a CPU or an NVIDIA GPU, that needs no gradient. Otherwise false, never an
 // exception.
 bool view_array(PyObject* object, ArrayView& view);
+// While one of these lives, this thread views tensors that require grad or carry tangents too, whatever transforms are
+// active: somebody above takes care of all that, and what is wanted is the memory.
+class DataOnly {
+   public:
+    DataOnly();
+    ~DataOnly();
+    DataOnly(const DataOnly&) = delete;
+    DataOnly& operator=(const DataOnly&) = delete;
+
+   private:
+    bool before_;
+};
+// Whether nothing but requires_grad keeps a tensor from being a hot call's.
+bool only_requires_grad(PyObject* object);
 // The same of a tensor that is known to have this API and no gradient.
 bool view_tensor(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view);
 // What DLPack says of an array. False for dtypes, devices and numbers of dimensions that the kernels do not know.
@@ -73,6 +87,9 @@ bool register_exchange_type(PyObject* type);
 void register_producer(PyObject* type, PyObject* stream);
 // The dictionary of torch.autograd.forward_ad, whose `_current_level` says whether tensors may carry tangents.
 void watch_forward_ad(PyObject* module_dict);
+// While a call of `function` gives something true, no call with a tensor is hot; `half_only`: with a 16-bit one.
+void watch(PyObject* function, bool half_only);
+bool is_watched(const ArrayView& view);  // whether one does
 void register_bfloat16(PyObject* numpy_dtype);
 
 enum class Overlap { none, same, some };

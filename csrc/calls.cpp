@@ -211,7 +211,7 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     Key key;
     ArrayView x, out;
     bool has_out;
-    if (!key_of(args, key, x, out, has_out)) Py_RETURN_NONE;
+    if (!key_of(args, key, x, out, has_out) || is_watched(x)) Py_RETURN_NONE;
     const auto found = remembered.find(key.bytes());
     if (found == remembered.end()) Py_RETURN_NONE;
     if (has_out) {
@@ -230,7 +230,7 @@ PyObject* call_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
     }
     Key key;
     GradientViews v;
-    if (!key_of_gradient(args, key, v)) Py_RETURN_NONE;
+    if (!key_of_gradient(args, key, v) || is_watched(v.x)) Py_RETURN_NONE;
     const auto found = remembered.find(key.bytes());
     if (found == remembered.end()) Py_RETURN_NONE;
     const Sources in = v.sources();
@@ -242,6 +242,15 @@ PyObject* call_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
     }
     const std::shared_ptr<const Bound> bound = found->second;
     return run_bound(*bound, in, v.has_out ? args[7] : nullptr, &v.out);
+}
+
+PyObject* call_data(PyObject*, PyObject* const* args, Py_ssize_t count) {
+    if (count < 1) {
+        PyErr_SetString(PyExc_TypeError, "call_data(function, *args)");
+        return nullptr;
+    }
+    const DataOnly views;
+    return PyObject_Vectorcall(args[0], args + 1, static_cast<std::size_t>(count - 1), nullptr);
 }
 
 void remember(PyObject* const* args, std::shared_ptr<const Bound> bound) {

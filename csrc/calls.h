@@ -30,6 +30,8 @@ PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const 
 
 // call(op, x, dim, keepdim, dtype, out, algorithm): the result, or None when this call has to be planned first.
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count);
+// call_data(function, *args): function(*args) with tensors read as memory alone (DataOnly).
+PyObject* call_data(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // remember(op, x, dim, keepdim, dtype, out, algorithm, bound): the next call with arguments like these is hot.
 void remember(PyObject* const* args, std::shared_ptr<const Bound> bound);
 // The same for gradients: call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm), x being the input

@@ -205,6 +205,8 @@ PyMethodDef hot_methods[] = {
      "call(op, x, dim, keepdim, dtype, out, algorithm) -> result, or None if this call has to be planned first"},
     {"call_gradient", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_gradient)), METH_FASTCALL,
      "call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm) -> as call"},
+    {"call_data", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_data)), METH_FASTCALL,
+     "call_data(function, *args): function(*args), in which tensors are memory alone, also those that require grad"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -239,6 +241,12 @@ NB_MODULE(_engine, m) {
         "register_producer", [](nb::handle type, nb::handle stream) { register_producer(type.ptr(), stream.ptr()); },
         "type"_a, "stream"_a.none());
     m.def("watch_forward_ad", [](nb::dict module_dict) { watch_forward_ad(module_dict.ptr()); });
+    m.def("is_plain", [](nb::handle x) {
+        ArrayView view;
+        return view_array(x.ptr(), view) && !is_watched(view);
+    });
+    m.def("only_requires_grad", [](nb::handle x) { return only_requires_grad(x.ptr()); });
+    m.def("watch", [](nb::handle function, bool half_only) { watch(function.ptr(), half_only); });
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
     m.def("register_dtype",
           [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });

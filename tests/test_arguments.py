@@ -48,11 +48,15 @@ ANY_OPERATION = [
     ("structured", lambda: ((np.zeros(3, "f4,f4"),), {}), TypeError, ["structured|void", "float32"]),
     ("8-bit floats", lambda: ((X.astype(ml_dtypes.float8_e4m3fn),), {}), TypeError, ["float8_e4m3fn", "float32"]),
     ("masked", lambda: ((masked(),), {}), TypeError, ["masked", "filled"]),
-    ("requires grad", lambda: ((T.clone().requires_grad_(),), {}), ValueError, ["requires grad", "(2, 3)", "detach"]),
+    (
+        "out beside a gradient",
+        lambda: ((T.clone().requires_grad_(),), {"out": torch.empty(2, 3)}),
+        ValueError,
+        ["out", "requires grad", "(2, 3)", "no_grad"],
+    ),
     ("complex tensor", lambda: ((T.to(torch.complex64),), {}), TypeError, ["complex64", "(2, 3)", "float32"]),
     ("8-bit tensor", lambda: ((T.to(torch.float8_e4m3fn),), {}), TypeError, ["float8_e4m3fn", "float32"]),
     ("sparse tensor", lambda: ((T.to_sparse(),), {}), TypeError, ["sparse", "(2, 3)", "to_dense"]),
-    ("tensor without memory", lambda: ((T.to("meta"),), {}), ValueError, ["meta", "(2, 3)", "cpu"]),
     ("out a list", lambda: ((X,), {"out": [0.0] * 6}), TypeError, ["out", "list", "ndarray"]),
     ("out a tensor", lambda: ((X,), {"out": torch.empty(2, 3)}), TypeError, ["out", "Tensor", "ndarray"]),
     ("out an array", lambda: ((T,), {"out": np.empty((2, 3), np.float32)}), TypeError, ["out", "ndarray", "Tensor"]),
@@ -208,12 +212,11 @@ def test_gradients_may_be_off_or_detached(op):
     assert not y.requires_grad
     with torch.inference_mode():
         assert torch.equal(function(torch.nn.Parameter(T.clone())), expected)
-    with pytest.raises(ValueError, match="requires grad"):
-        function(x)
+    assert function(x).requires_grad, "and on again"
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")  # torch loads its rules for tangents with it
-@pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum"])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "mean", "amax"])
 def test_a_forward_mode_tangent_is_not_dropped(op):
     """A dual tensor does not require grad, and looks like any other."""
     from torch.autograd import forward_ad
@@ -221,9 +224,11 @@ def test_a_forward_mode_tangent_is_not_dropped(op):
     function = getattr(onepass, op)
     function(T)
     with forward_ad.dual_level():
-        dual = forward_ad.make_dual(T.clone(), torch.ones_like(T))
-        with pytest.raises((ValueError, TypeError), match=f"^{op}: .*(tangent|forward)"):
-            function(dual)
+        dual = forward_ad.make_dual(T.clone(), torch.arange(6.0).reshape(2, 3))
+        expected = forward_ad.unpack_dual(getattr(torch, op)(dual, dim=-1)).tangent
+        tangent = forward_ad.unpack_dual(function(dual)).tangent
+        assert expected.abs().max() > 0.1
+        torch.testing.assert_close(tangent, expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(function(T), function(T.clone())), "usable afterwards"
 
 
@@ -253,8 +258,8 @@ UNUSUAL_TENSORS = {
     "vmap": "torch.func.vmap(lambda v: onepass.softmax(v, 0))(x)",
     "jvp": "torch.func.jvp(onepass.softmax, (x,), (x,))",
     "grad": "torch.func.grad(lambda v: onepass.softmax(v).sum())(x)",
-    "functionalize": "torch.func.functionalize(onepass.softmax)(x)",
     "fake": "onepass.softmax(FakeTensorMode().from_tensor(x))",
+    "functionalize": "torch.func.functionalize(onepass.softmax)(x)",
     "subclass": "onepass.softmax(x.as_subclass(Mine))",
     "nested": "onepass.softmax(torch.nested.nested_tensor([x, x[:1]]))",
     "jagged": "onepass.softmax(torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged))",
@@ -270,11 +275,20 @@ def unusual_outcomes():
 import os, sys, warnings
 warnings.simplefilter("ignore")
 import torch, onepass
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 class Mine(torch.Tensor):
     pass
 x = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
 onepass.softmax(x), onepass.softmax(x, 0), onepass.softmax(x[0], 0)  # remembered, for tensors that look alike
+
+def same(a, b):
+    if isinstance(a, tuple):
+        return all(map(same, a, b))
+    if isinstance(a, FakeTensor):
+        return a.shape == b.shape and a.dtype == b.dtype
+    if isinstance(a, torch.Tensor) and a.is_nested:
+        return all(map(torch.allclose, a.unbind(), b.unbind()))
+    return torch.allclose(torch.as_tensor(a), torch.as_tensor(b))
 
 def outcome(expression):
     try:
@@ -282,7 +296,7 @@ def outcome(expression):
     except Exception as error:
         return f"refused by {{type(error).__name__}}: {{error}}"
     onepass.softmax = lambda v, dim=-1: torch.softmax(v, dim)
-    return "right" if torch.allclose(torch.as_tensor(y), torch.as_tensor(eval(expression))) else f"wrong: {{y}}"
+    return "right" if same(y, eval(expression)) else f"wrong: {{y}}"
 
 for case, expression in {UNUSUAL_TENSORS!r}.items():
     sys.stdout.flush()

@@ -1,8 +1,11 @@
 """onepass: the softmax family and row reductions at the speed of memory."""
 
+from typing import Any
+
 from .gradients import log_softmax_backward, logsumexp_backward, softmax_backward
 from .reductions import amax, amin, mean, sum
 from .report import explain
+from .routing import install, installed, installed_stats, uninstall
 from .runtime import empty_cache, get_num_threads, memory_stats, set_num_threads
 from .softmax import log_softmax, logsumexp, softmax
 
@@ -13,6 +16,9 @@ __all__ = [
     "empty_cache",
     "explain",
     "get_num_threads",
+    "install",
+    "installed",
+    "installed_stats",
     "log_softmax",
     "log_softmax_backward",
     "logsumexp",
@@ -23,4 +29,14 @@ __all__ = [
     "softmax",
     "softmax_backward",
     "sum",
+    "uninstall",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`onepass.nn`, which imports torch, when it is asked for."""
+    if name == "nn":
+        from .torch import nn
+
+        return nn
+    raise AttributeError(f"module 'onepass' has no attribute {name!r}")

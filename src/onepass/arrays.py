@@ -24,6 +24,7 @@ _NUMPY_DTYPES: dict[np.dtype[Any], str] = {
 }
 _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _known_dtype_objects: set[int] = set()
+_watched_torch: Any = None
 _MOST_OVERLAP_WORK: Any = 1_000_000  # candidates numpy.shares_memory may try; beyond, an overlap is assumed
 
 
@@ -49,6 +50,32 @@ def _identity(y: Any) -> Any:
 
 def _torch() -> Any:
     return sys.modules.get("torch")
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether x is a torch tensor, of whatever subclass, or stands for one (a torch.fx.Proxy)."""
+    if not hasattr(type(x), "__torch_function__"):
+        return False
+    torch = _torch()
+    if torch is None:
+        return False
+    if _watched_torch is not torch:
+        _watch_torch(torch)
+    return True
+
+
+def _watch_torch(torch: Any) -> None:
+    """Tell the engine which tensors it may read by itself, and while what is active it must not."""
+    global _watched_torch
+    _watched_torch = torch
+    _engine.watch_forward_ad(vars(torch.autograd.forward_ad))
+    # A dispatch mode (FakeTensorMode, make_fx) and a trace see operators; a call past the dispatcher would be a
+    # constant to them. Autocast changes the dtype of results of 16-bit tensors on GPUs.
+    _engine.watch(torch._C._len_torch_dispatch_stack, False)
+    _engine.watch(torch._C._get_tracing_state, False)
+    _engine.watch(torch._C._is_any_autocast_enabled, True)
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        _engine.register_exchange_type(kind)
 
 
 def _describe(op: str, name: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:
@@ -152,7 +179,6 @@ def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> In
             f"{op}: {name} of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: convert with {name}.to"
         )
     forward_ad = torch.autograd.forward_ad
-    _engine.watch_forward_ad(vars(forward_ad))
     if forward_ad._current_level >= 0:
         if forward_ad.unpack_dual(x).tangent is not None:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -56,7 +57,22 @@ def _rows(plan: CpuPlan) -> int:
     return rows
 
 
+_tensor_call: Callable[..., Any] | None = None
+
+
 def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    """What the engine has not seen yet or leaves alone: tensors that are more than their memory go to onepass.torch."""
+    if arrays.is_tensor(x) and not _engine.is_plain(x):
+        global _tensor_call
+        if _tensor_call is None:
+            from .torch.tensors import call
+
+            _tensor_call = call
+        return _tensor_call(op, x, dim, keepdim, dtype, out, algorithm)
+    return run_planned(op, x, dim, keepdim, dtype, out, algorithm)
+
+
+def run_planned(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """Check the arguments, plan, bind, run; the next call like this one takes the hot path."""
     source, problem = checked(op, x, dim, keepdim, dtype, out)
     if source.device is None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ._engine import call as _call
+from .compiled import reduction, traced_as
 from .softmax import UNSET, Dim, pick_dim
 
 _SUM, _MEAN, _AMAX, _AMIN = 3, 4, 5, 6  # the engine's numbers of these operations
@@ -30,6 +31,7 @@ def _cold(op: str, x: Any, dim: Dim, keepdim: bool, out: Any) -> Any:
     return plan_and_run(op, x, dim, keepdim, None, out, None)
 
 
+@traced_as(reduction("sum"))
 def sum(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Sum of x along dim.
 
@@ -59,6 +61,7 @@ def sum(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: 
     return _cold("sum", x, dim, keepdim, out)
 
 
+@traced_as(reduction("mean"))
 def mean(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Arithmetic mean of x along dim.
 
@@ -82,6 +85,7 @@ def mean(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis:
     return _cold("mean", x, dim, keepdim, out)
 
 
+@traced_as(reduction("amax"))
 def amax(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Largest element of x along dim; NaN where there is one.
 
@@ -104,6 +108,7 @@ def amax(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis:
     return _cold("amax", x, dim, keepdim, out)
 
 
+@traced_as(reduction("amin"))
 def amin(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Smallest element of x along dim; NaN where there is one.
 

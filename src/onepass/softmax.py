@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._engine import call as _call
+from .compiled import elementwise, reduction, traced_as
 
 _SOFTMAX, _LOG_SOFTMAX, _LOGSUMEXP = 0, 1, 2  # the engine's numbers of these operations
 
@@ -31,6 +32,7 @@ def pick_dim(op: str, dim: Dim, axis: Any) -> Dim:
     return picked
 
 
+@traced_as(elementwise("softmax"))
 def softmax(
     x: Any,
     dim: Dim = -1,
@@ -77,6 +79,7 @@ def softmax(
     return plan_and_run("softmax", x, dim, False, dtype, out, algorithm)
 
 
+@traced_as(elementwise("log_softmax"))
 def log_softmax(
     x: Any,
     dim: Dim = -1,
@@ -110,6 +113,7 @@ def log_softmax(
     return plan_and_run("log_softmax", x, dim, False, dtype, out, algorithm)
 
 
+@traced_as(reduction("logsumexp"))
 def logsumexp(
     x: Any,
     dim: Dim = -1,

@@ -1,0 +1,47 @@
+"""What torch.compile traces in place of the public functions: their hot path is C++, into which it does not look.
+
+Importing this imports no torch: whoever traces has done so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def traced_as(replacement: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Name what torch.compile is to trace instead of a function."""
+
+    def mark(function: Function) -> Function:
+        function._torchdynamo_inline = replacement  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def elementwise(op: str) -> Callable[..., Any]:
+    """softmax or log_softmax, for a tracer."""
+
+    def traced(
+        x: Any, dim: Any = -1, dtype: Any = None, *, out: Any = None, algorithm: Any = None, **other: Any
+    ) -> Any:
+        from .torch.tensors import trace
+
+        return trace(op, x, other.get("axis", dim), False, dtype, out, algorithm)
+
+    return traced
+
+
+def reduction(op: str) -> Callable[..., Any]:
+    """logsumexp, sum, mean, amax or amin, for a tracer."""
+
+    def traced(
+        x: Any, dim: Any = -1, keepdim: bool = False, *, out: Any = None, algorithm: Any = None, **other: Any
+    ) -> Any:
+        from .torch.tensors import trace
+
+        return trace(op, x, other.get("axis", dim), keepdim, None, out, algorithm)
+
+    return traced

@@ -1,0 +1,179 @@
+"""The kernels that `install` puts in the place of torch's: onepass where it serves, torch's own kernel otherwise."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._engine import call as _call
+from .._engine import call_data
+from ..call import NUMBERS, run_planned
+from .thresholds import torch_is_faster
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_FLOAT = torch.float32
+# What run_planned says of arguments that onepass does not take: torch may, or has its own words for it.
+_REFUSALS = (ValueError, TypeError)
+
+
+class Count:
+    """A number that threads may raise at once, by `next(count.up)`: one step of C, where `+= 1` is several."""
+
+    def __init__(self) -> None:
+        self.up = itertools.count()
+        self._looks = 0
+        self._lock = threading.Lock()
+
+    def value(self) -> int:
+        """How often it was raised. Looking raises it too, and is taken off again."""
+        with self._lock:
+            self._looks += 1
+            return next(self.up) - self._looks + 1
+
+
+class Route:
+    """One operator on one dispatch key: its replacement, the kernel that was there, and who served how often."""
+
+    def __init__(self, name: str, key: str, make: Callable[[Route], Callable[..., Any]]) -> None:
+        self.name = name
+        self.key = key
+        self.served = Count()
+        self.passed = Count()
+        kernel = torch.library.get_kernel(name, key)
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        self._original: Callable[..., Any] = partial(kernel.call_boxed, keys)
+        self.kernel = make(self)
+
+    def original(self, *args: Any, **keywords: Any) -> Any:
+        """What torch would do, counted."""
+        next(self.passed.up)
+        return self._original(*args, **keywords)
+
+
+def _cold(op: str, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any) -> Any:
+    """The first call of its kind: None if it is torch's."""
+    if type(x) not in _PLAIN or x.dtype not in _DTYPES or x.numel() == 0:
+        return None
+    if out is not None and (type(out) not in _PLAIN or out.shape != x.shape or out.dtype != (dtype or x.dtype)):
+        return None
+    dims = dim if isinstance(dim, tuple) else (dim,)
+    if not dims or torch_is_faster(op, x, dims):
+        return None
+    try:
+        return call_data(run_planned, op, x.detach(), dim, keepdim, dtype, out, None)
+    except _REFUSALS:
+        return None
+
+
+def _softmax(op: str) -> Callable[[Route], Callable[..., Any]]:
+    number = NUMBERS[op]
+
+    def make(route: Route) -> Callable[..., Any]:
+        served = route.served.up
+
+        def kernel(x: Tensor, dim: int, half_to_float: bool) -> Any:
+            dtype = _FLOAT if half_to_float else None
+            y = call_data(_call, number, x, dim, False, dtype, None, None)
+            if y is None:
+                if half_to_float and not (x.is_cuda and x.dtype == torch.float16):
+                    return route.original(x, dim, half_to_float)  # which says that it is wrong
+                y = _cold(op, x, dim, False, dtype, None)
+                if y is None:
+                    return route.original(x, dim, half_to_float)
+            next(served)
+            return y
+
+        return kernel
+
+    return make
+
+
+def _softmax_out(op: str) -> Callable[[Route], Callable[..., Any]]:
+    number = NUMBERS[op]
+
+    def make(route: Route) -> Callable[..., Any]:
+        served = route.served.up
+
+        def kernel(x: Tensor, dim: int, half_to_float: bool, *, out: Tensor) -> Any:
+            if half_to_float:
+                return route.original(x, dim, half_to_float, out=out)
+            y = call_data(_call, number, x, dim, False, None, out, None)
+            if y is None:
+                y = _cold(op, x, dim, False, None, out)
+                if y is None:
+                    return route.original(x, dim, half_to_float, out=out)
+            next(served)
+            return out
+
+        return kernel
+
+    return make
+
+
+def _logsumexp(route: Route) -> Callable[..., Any]:
+    number = NUMBERS["logsumexp"]
+    served = route.served.up
+
+    def kernel(x: Tensor, dim: list[int], keepdim: bool = False) -> Any:
+        dims = tuple(dim)
+        y = call_data(_call, number, x, dims, keepdim, None, None, None)
+        if y is None:
+            y = _cold("logsumexp", x, dims, keepdim, None, None)
+            if y is None:
+                return route.original(x, dim, keepdim)
+        next(served)
+        return y
+
+    return kernel
+
+
+def _safe_softmax(route: Route) -> Callable[..., Any]:
+    """Rows of -inf only are 0: where the softmax is NaN and the largest element -inf."""
+    served = route.served.up
+    number = NUMBERS["softmax"]
+
+    def kernel(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        y = call_data(_call, number, x, dim, False, dtype, None, None)
+        if y is None:
+            y = _cold("softmax", x, dim, False, dtype, None)
+            if y is None:
+                return route.original(x, dim, dtype)
+        next(served)
+        if x.dim() == 0:
+            return y.masked_fill_(x == -torch.inf, 0)
+        # A row with one NaN is NaN throughout: its first element tells. On a GPU nobody looks: that would wait for it.
+        if x.is_cuda or y.select(dim, 0).isnan().any():
+            y.masked_fill_(call_data(_largest, x, dim) == -torch.inf, 0)
+        return y
+
+    return kernel
+
+
+def _largest(x: Tensor, dim: int) -> Any:
+    y = _call(NUMBERS["amax"], x, dim, True, None, None, None)
+    return run_planned("amax", x.detach(), dim, True, None, None, None) if y is None else y
+
+
+_MAKERS: dict[str, Callable[[Route], Callable[..., Any]]] = {
+    "aten::_softmax": _softmax("softmax"),
+    "aten::_softmax.out": _softmax_out("softmax"),
+    "aten::_log_softmax": _softmax("log_softmax"),
+    "aten::_log_softmax.out": _softmax_out("log_softmax"),
+    "aten::logsumexp": _logsumexp,
+    "aten::_safe_softmax": _safe_softmax,
+}
+
+
+def make_routes() -> list[Route]:
+    """A route for each operator and each kind of device that this torch was built for."""
+    if not hasattr(torch.library, "get_kernel"):
+        raise RuntimeError(f"install needs torch 2.10 or later, for library.get_kernel; this is {torch.__version__}")
+    keys = ("CPU", "CUDA") if torch.version.cuda is not None else ("CPU",)
+    return [Route(name, key, make) for key in keys for name, make in _MAKERS.items()]

@@ -1,0 +1,167 @@
+"""Calls with tensors that are more than their memory: what each is, and who serves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from .. import _engine
+from ..arrays import DTYPES, resolve_dtype
+from ..call import check_not_empty, run_planned
+from ..problem import normalize_dims
+from . import data, gradients, operators
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_TRACED = (FakeTensor, FunctionalTensor)  # stand for a plain tensor while something is traced
+_DEVICES = ("cpu", "cuda", "meta")
+_OPERATORS = tuple(operators.BY_NAME)
+_WITH_DTYPE = ("softmax", "log_softmax")
+
+
+def call(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    """softmax(x, ...) or another operation, of a tensor that the engine leaves alone."""
+    if _engine.only_requires_grad(x):
+        if not torch.is_grad_enabled():
+            return data.forward(op, x, dim, keepdim, dtype, out, algorithm)
+        if out is None and op in _OPERATORS:
+            return gradients.record(op, x, dim, keepdim, dtype, algorithm)
+    return _unusual(op, x, dim, keepdim, dtype, out, algorithm)
+
+
+def _unusual(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    if not isinstance(x, Tensor) or has_torch_function_unary(x):
+        return handle_torch_function(_public(op), (x,), x, **_keywords(op, dim, keepdim, dtype, out, algorithm))
+    kind = type(x)
+    if kind not in _PLAIN and not isinstance(x, _TRACED):
+        if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+            return _by_torch(op, x, dim, keepdim, dtype, out, algorithm)
+        x = x.as_subclass(Tensor)
+        return _public(op)(x, **_keywords(op, dim, keepdim, dtype, out, algorithm))
+    if x.is_nested and out is None:
+        return _by_torch(op, x, dim, keepdim, dtype, out, algorithm)
+    wanted = _torch_dtype(op, dtype)
+    if wanted is not None and not x.dtype.is_floating_point and not x.dtype.is_complex:
+        x = x.to(wanted)
+    if x.layout != torch.strided or x.is_quantized or x.device.type not in _DEVICES or _name(x.dtype) not in DTYPES:
+        return run_planned(op, x.detach(), dim, keepdim, dtype, out, algorithm)  # says what is wrong with x
+    dims = normalize_dims(op, dim, tuple(x.shape))
+    if out is not None:
+        return _into(op, x, dims, keepdim, wanted, out, algorithm)
+    if op not in _OPERATORS:
+        return _reduction(op, x, dims, keepdim, algorithm)
+    return operator(op, x, dims, keepdim, wanted, algorithm)
+
+
+def trace(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    """What torch.compile traces of a call: the operator, whose kernel for fake tensors checks the arguments."""
+    if not isinstance(x, Tensor):
+        return _untraced(op, x, **_keywords(op, dim, keepdim, dtype, out, algorithm))
+    dims = tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    if op in _OPERATORS:
+        y = operator(op, x, dims, keepdim, _torch_dtype(op, dtype), algorithm)
+    else:
+        y = getattr(torch, op)(x, dim=dims, keepdim=keepdim) if dims else x.clone()
+    return y if out is None else _copied(op, y, out)
+
+
+@torch.compiler.disable
+def _untraced(op: str, x: Any, **keywords: Any) -> Any:
+    return _public(op)(x, **keywords)
+
+
+def operator(
+    op: str, x: Tensor, dims: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None, algorithm: str | None
+) -> Tensor:
+    """The call as the dispatcher sees it."""
+    y: Tensor
+    if op == "logsumexp":
+        y = operators.logsumexp(x, dims, keepdim, dtype, algorithm)
+    else:
+        y = operators.BY_NAME[op](x, dims, dtype, algorithm)
+    return y
+
+
+def _into(
+    op: str, x: Tensor, dims: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None, out: Any, algorithm: str | None
+) -> Tensor:
+    needs = torch.is_grad_enabled() and (x.requires_grad or (isinstance(out, Tensor) and out.requires_grad))
+    if needs:
+        raise ValueError(
+            f"{op}: out= has no gradient, and x of shape {tuple(x.shape)} or out requires grad; leave out= away, or "
+            "call it under torch.no_grad()"
+        )
+    if _engine.is_plain(x.detach()) and type(x) in _PLAIN:
+        return data.forward(op, x, dims, keepdim, dtype, out, algorithm)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{op}: out must be a torch.Tensor like x, got {type(out).__module__}.{type(out).__name__}")
+    y = operator(op, x, dims, keepdim, dtype, algorithm) if op in _OPERATORS else _reduction(op, x, dims, keepdim, None)
+    return _copied(op, y, out)
+
+
+def _copied(op: str, y: Tensor, out: Tensor) -> Tensor:
+    if out.shape != y.shape:
+        raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {tuple(y.shape)}")
+    if out.dtype != y.dtype:
+        raise TypeError(f"{op}: out has dtype {_name(out.dtype)}, the result has dtype {_name(y.dtype)}")
+    return out.copy_(y)
+
+
+def _reduction(op: str, x: Tensor, dims: tuple[int, ...], keepdim: bool, algorithm: str | None) -> Tensor:
+    """sum, mean, amax and amin that somebody differentiates or traces are torch's own, formulas and all."""
+    if op in ("amax", "amin"):
+        check_not_empty(op, tuple(x.shape), dims)
+    if not dims:
+        return x.clone()
+    result: Tensor = getattr(torch, op)(x, dim=dims, keepdim=keepdim)
+    return result
+
+
+def _by_torch(op: str, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Tensor:
+    """A subclass with rules of its own (DTensor, a jagged tensor) has them for torch's operators."""
+    dims = normalize_dims(op, dim, (1,) * x.dim())
+    if out is not None or algorithm is not None or (op in _WITH_DTYPE and len(dims) != 1):
+        raise TypeError(
+            f"{op}: x is a {type(x).__module__}.{type(x).__name__}, which torch's own operators serve: along one dim, "
+            f"without out= and algorithm=; got dim={dim!r}"
+        )
+    result: Tensor
+    if op in _WITH_DTYPE:
+        result = getattr(torch, op)(x, dims[0], dtype=_torch_dtype(op, dtype))
+    else:
+        result = getattr(torch, op)(x, dims, keepdim)
+    return result
+
+
+@torch._dynamo.assume_constant_result
+def _torch_dtype(op: str, dtype: Any) -> torch.dtype | None:
+    name = resolve_dtype(op, dtype)
+    return None if name is None else getattr(torch, name)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _public(op: str) -> Any:
+    import onepass
+
+    return getattr(onepass, op)
+
+
+def _keywords(op: str, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> dict[str, Any]:
+    """The arguments of a call after x, without those that have their default values."""
+    given = {"dim": dim} if dim != -1 else {}
+    for name, value, default in (
+        ("keepdim", keepdim, False),
+        ("dtype", dtype, None),
+        ("out", out, None),
+        ("algorithm", algorithm, None),
+    ):
+        if value is not default:
+            given[name] = value
+    return given
