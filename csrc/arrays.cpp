@@ -34,6 +34,11 @@ struct Watched {
     bool half_only;
 };
 std::vector<Watched> watched;  // guarded by the GIL
+struct WatchedFlag {
+    PyObject* module_dict;
+    PyObject* name;
+};
+std::vector<WatchedFlag> watched_flags;
 
 bool numpy_dtype(int number, DType& dtype) {
     switch (number) {
@@ -259,8 +264,21 @@ void watch(PyObject* function, bool half_only) {
     watched.push_back({function, half_only});
 }
 
+void watch_flag(PyObject* module_dict, PyObject* name) {
+    for (const WatchedFlag& known : watched_flags) {
+        if (known.module_dict == module_dict && PyObject_RichCompareBool(known.name, name, Py_EQ) == 1) return;
+    }
+    Py_INCREF(module_dict);
+    Py_INCREF(name);
+    watched_flags.push_back({module_dict, name});
+}
+
 bool is_watched(const ArrayView& view) {
     if (!view.api || data_only) return false;
+    for (const WatchedFlag& w : watched_flags) {
+        PyObject* value = PyDict_GetItem(w.module_dict, w.name);
+        if (value && value != Py_False) return true;
+    }
     for (const Watched& w : watched) {
         if (w.half_only && size_of(view.dtype) != 2) continue;
         PyObject* value = PyObject_CallNoArgs(w.function);

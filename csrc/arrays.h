@@ -89,6 +89,8 @@ void register_producer(PyObject* type, PyObject* stream);
 void watch_forward_ad(PyObject* module_dict);
 // While a call of `function` gives something true, no call with a tensor is hot; `half_only`: with a 16-bit one.
 void watch(PyObject* function, bool half_only);
+// The same while this variable of a module is not False: a tenth of the cost.
+void watch_flag(PyObject* module_dict, PyObject* name);
 bool is_watched(const ArrayView& view);  // whether one does
 void register_bfloat16(PyObject* numpy_dtype);
 

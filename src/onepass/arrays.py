@@ -56,10 +56,10 @@ def is_tensor(x: Any) -> bool:
     """Whether x is a torch tensor, of whatever subclass, or stands for one (a torch.fx.Proxy)."""
     if not hasattr(type(x), "__torch_function__"):
         return False
-    torch = _torch()
-    if torch is None:
-        return False
-    if _watched_torch is not torch:
+    if _watched_torch is None:
+        torch = _torch()
+        if torch is None:
+            return False
         _watch_torch(torch)
     return True
 
@@ -71,8 +71,8 @@ def _watch_torch(torch: Any) -> None:
     _engine.watch_forward_ad(vars(torch.autograd.forward_ad))
     # A dispatch mode (FakeTensorMode, make_fx) and a trace see operators; a call past the dispatcher would be a
     # constant to them. Autocast changes the dtype of results of 16-bit tensors on GPUs.
-    _engine.watch(torch._C._len_torch_dispatch_stack, False)
-    _engine.watch(torch._C._get_tracing_state, False)
+    _engine.watch_flag(vars(torch.utils._python_dispatch), "_is_in_torch_dispatch_mode")
+    _engine.watch(torch._C._is_tracing, False)
     _engine.watch(torch._C._is_any_autocast_enabled, True)
     for kind in (torch.Tensor, torch.nn.Parameter):
         _engine.register_exchange_type(kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._engine import call as _call
+from .call import plan_and_run
 from .compiled import elementwise, reduction, traced_as
 
 _SOFTMAX, _LOG_SOFTMAX, _LOGSUMEXP = 0, 1, 2  # the engine's numbers of these operations
@@ -74,8 +75,6 @@ def softmax(
             return y
     else:
         dim = pick_dim("softmax", dim, axis)
-    from .call import plan_and_run
-
     return plan_and_run("softmax", x, dim, False, dtype, out, algorithm)
 
 
@@ -108,8 +107,6 @@ def log_softmax(
             return y
     else:
         dim = pick_dim("log_softmax", dim, axis)
-    from .call import plan_and_run
-
     return plan_and_run("log_softmax", x, dim, False, dtype, out, algorithm)
 
 
@@ -147,6 +144,4 @@ def logsumexp(
             return y
     else:
         dim = pick_dim("logsumexp", dim, axis)
-    from .call import plan_and_run
-
     return plan_and_run("logsumexp", x, dim, keepdim, None, out, algorithm)

@@ -85,8 +85,22 @@ def _beneath(grad: bool, op: Any, *args: Any) -> Tensor:
         return result
 
 
-# The arguments of a Function are those of its operator and `grad`: whether recording was on before the Function switched
-# it off. Without it (None) a call is on plain tensors, at once, and `dim` is what a user wrote.
+def _tangent(rule: Callable[..., Tensor]) -> Any:
+    """`rule(ctx, saved, *tangents)` as a Function's jvp.
+
+    torch switches forward mode off around a jvp, since what was saved carries this level's tangents. Levels further out
+    are to be recorded though: so it is on here, and this level's tangents are taken off what was saved.
+    """
+
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        with forward_ad._set_fwd_grad_enabled(True):
+            return rule(ctx, [torch.ops.aten._fw_primal(t, 0) for t in ctx.saved_tensors], *tangents)
+
+    return staticmethod(jvp)
+
+
+# The arguments of a Function are those of its operator, and `grad`: whether recording was on before the Function
+# switched it off. Without it (None) a call is on plain tensors, at once, and `dim` is what a user wrote.
 
 
 class Softmax(Function):
@@ -108,9 +122,9 @@ class Softmax(Function):
         (y,) = ctx.saved_tensors
         return _softmax_backward(dy, y, ctx.dim, ctx.dtype), None, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, x_t: Tensor, *_: Any) -> Tensor:
-        (y,) = ctx.saved_tensors
+    @_tangent
+    def jvp(ctx: Any, saved: Any, x_t: Tensor, *_: Any) -> Tensor:
+        (y,) = saved
         return operators.softmax_backward(x_t, y, _list(y, ctx.dim), y.dtype)
 
 
@@ -133,9 +147,9 @@ class LogSoftmax(Function):
         (y,) = ctx.saved_tensors
         return _log_softmax_backward(dy, y, ctx.dim, ctx.dtype), None, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, x_t: Tensor, *_: Any) -> Tensor:
-        (y,) = ctx.saved_tensors
+    @_tangent
+    def jvp(ctx: Any, saved: Any, x_t: Tensor, *_: Any) -> Tensor:
+        (y,) = saved
         x_t = x_t.to(y.dtype)
         return x_t - _sum(x_t * y.exp(), ctx.dim)
 
@@ -161,9 +175,9 @@ class LogSumExp(Function):
         x, lse = ctx.saved_tensors
         return _logsumexp_backward(dy, x, lse, ctx.dim, ctx.keepdim), None, None, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, x_t: Tensor, *_: Any) -> Tensor:
-        x, lse = ctx.saved_tensors
+    @_tangent
+    def jvp(ctx: Any, saved: Any, x_t: Tensor, *_: Any) -> Tensor:
+        x, lse = saved
         p = _probabilities(x, _beside(lse, x, ctx.dim, ctx.keepdim))
         lse_t = _sum(x_t * p, ctx.dim)
         return lse_t.reshape(lse.shape).to(lse.dtype)
@@ -189,9 +203,9 @@ class _SoftmaxGradient(Function):
             by_y = (g * (dy - _sum(dy * y, ctx.dim)) - dy * _sum(g * y, ctx.dim)).to(y.dtype)
         return by_dy, by_y, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, dy_t: Tensor | None, y_t: Tensor | None, *_: Any) -> Tensor:
-        dy, y = ctx.saved_tensors
+    @_tangent
+    def jvp(ctx: Any, saved: Any, dy_t: Tensor | None, y_t: Tensor | None, *_: Any) -> Tensor:
+        dy, y = saved
         dx_t = torch.zeros_like(y)
         if dy_t is not None:
             dx_t = dx_t + operators.softmax_backward(dy_t, y, _list(y, ctx.dim), y.dtype)
@@ -219,9 +233,9 @@ class _LogSoftmaxGradient(Function):
         by_y = (-g * p * _sum(dy, ctx.dim)).to(y.dtype) if ctx.needs_input_grad[1] else None
         return by_dy, by_y, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, dy_t: Tensor | None, y_t: Tensor | None, *_: Any) -> Tensor:
-        dy, y = ctx.saved_tensors
+    @_tangent
+    def jvp(ctx: Any, saved: Any, dy_t: Tensor | None, y_t: Tensor | None, *_: Any) -> Tensor:
+        dy, y = saved
         p = y.exp()
         dx_t = torch.zeros_like(y)
         if dy_t is not None:
@@ -255,9 +269,9 @@ class _LogSumExpGradient(Function):
             by_x = by_x.to(x.dtype)
         return by_dy, by_x, by_lse, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, dy_t: Tensor | None, x_t: Tensor | None, lse_t: Tensor | None, *_: Any) -> Tensor:
-        dy, x, lse = ctx.saved_tensors
+    @_tangent
+    def jvp(ctx: Any, saved: Any, dy_t: Tensor | None, x_t: Tensor | None, lse_t: Tensor | None, *_: Any) -> Tensor:
+        dy, x, lse = saved
         row, p = _rows_of(ctx, dy, x, lse)
         dx_t = torch.zeros_like(x)
         if dy_t is not None:

@@ -22,6 +22,11 @@ _library: torch.library.Library | None = None
 _routes: list[Route] = []
 
 
+def active() -> bool:
+    """Whether routes are in place."""
+    return _library is not None
+
+
 def install() -> None:
     """See onepass.install."""
     global _installed
