@@ -1,0 +1,240 @@
+"""Tensors that stand for something: subclasses, traces, modes, devices without memory, autocast, modules."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_cases import DEVICES, FAMILY, assert_like, random_tensor
+
+import onepass
+
+OPS = (*FAMILY, "sum", "mean", "amax", "amin")
+
+
+class Plain(torch.Tensor):
+    """A subclass with nothing of its own."""
+
+
+class Logging(torch.Tensor):
+    """A subclass that sees every function of torch and of onepass."""
+
+    seen = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Doubled(torch.Tensor):
+    """Stands for twice the tensor that it holds: whoever reads its memory is wrong."""
+
+    @staticmethod
+    def __new__(cls, held):
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
+
+    def __init__(self, held):
+        self.held = held
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = [a.held * 2 if isinstance(a, Doubled) else a for a in args]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_subclasses_keep_their_class(op):
+    x = random_tensor((3, 4))
+    expected = getattr(onepass, op)(x, 1)
+    y = getattr(onepass, op)(x.as_subclass(Plain), 1)
+    assert type(y) is Plain
+    assert torch.equal(y.as_subclass(torch.Tensor), expected)
+    y = getattr(onepass, op)(x.clone().as_subclass(Plain).requires_grad_(), 1)
+    assert type(y) is Plain
+    assert y.requires_grad
+
+
+def test_a_subclass_is_told_of_the_call():
+    x = random_tensor((3, 4)).as_subclass(Logging)
+    Logging.seen.clear()
+    y = onepass.softmax(x, 0)
+    assert Logging.seen == [onepass.softmax]
+    assert type(y) is Logging
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_subclass_with_its_own_operators_is_torchs(op):
+    x = random_tensor((3, 4))
+    assert_like(getattr(onepass, op)(Doubled(x), 1), getattr(onepass, op)(2 * x, 1), scale=1.0)
+    with pytest.raises(TypeError, match=f"{op}: .*Doubled.*torch's own operators"):
+        getattr(onepass, op)(Doubled(x), 1, out=torch.empty(3))
+
+
+@pytest.mark.filterwarnings("ignore:.*prototype")
+def test_nested_tensors_are_torchs():
+    rows = [random_tensor((n, 4), torch.float32) for n in (2, 3)]
+    for layout in (torch.strided, torch.jagged):
+        y = onepass.softmax(torch.nested.nested_tensor(rows, layout=layout), -1)
+        assert_like(list(y.unbind()), [onepass.softmax(row) for row in rows], scale=1.0)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_meta_and_fake_tensors_have_shapes_only(op):
+    x = random_tensor((3, 4, 5), torch.bfloat16)
+    arguments = [{"dim": 1}, {"dim": (0, 2)}, {"dim": None}]
+    if op not in ("softmax", "log_softmax"):
+        arguments += [{"dim": 1, "keepdim": True}]
+    else:
+        arguments += [{"dtype": torch.float64}]
+    for keywords in arguments:
+        real = getattr(onepass, op)(x, **keywords)
+        meta = getattr(onepass, op)(x.to("meta"), **keywords)
+        assert (meta.shape, meta.dtype, meta.device.type) == (real.shape, real.dtype, "meta")
+        turned = x.mT
+        with FakeTensorMode() as mode:
+            fake = getattr(onepass, op)(mode.from_tensor(turned), **keywords)
+        expected = getattr(onepass, op)(turned, **keywords)
+        assert (fake.shape, fake.dtype, fake.device.type) == (expected.shape, expected.dtype, "cpu")
+        assert fake.stride() == expected.stride()
+
+
+def test_other_devices_and_layouts_are_named():
+    for x, error, words in (
+        (random_tensor((3, 4)).to_sparse(), TypeError, "layout torch.sparse_coo"),
+        (random_tensor((3, 4)).to_sparse().requires_grad_(), TypeError, "layout torch.sparse_coo"),
+        (torch.arange(3), TypeError, "int64"),
+        (random_tensor((3, 4), torch.float8_e4m3fn), TypeError, "float8_e4m3fn"),
+    ):
+        for op in OPS:
+            with pytest.raises(error, match=f"^{op}: .*{words}"):
+                getattr(onepass, op)(x)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_mode_sees_an_operator(op):
+    """Not a result that came from nowhere: warm calls go past the dispatcher otherwise."""
+    x = random_tensor((3, 4))
+    function = getattr(onepass, op)
+    expected = function(x)
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    with Seeing():
+        y = function(x)
+    assert_like(y, expected, scale=1.0)
+    assert any(op in name for name in seen)
+    traced = make_fx(lambda x: function(x))(x)
+    z = random_tensor((3, 4), seed=1)
+    assert_like(traced(z), function(z), scale=1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+@pytest.mark.parametrize("op", FAMILY)
+def test_a_trace_records_the_call(op):
+    x, z = random_tensor((3, 4)), random_tensor((3, 4), seed=1)
+    function = getattr(onepass, op)
+    function(x)
+    traced = torch.jit.trace(lambda x: function(x, 0), (x,))
+    assert torch.equal(traced(z), function(z, 0))
+    assert f"onepass::{op}" in str(traced.graph)
+
+
+def test_a_symbolic_trace_keeps_the_call():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return onepass.log_softmax(x, 0) + onepass.logsumexp(x, 0, keepdim=True)
+
+    traced = torch.fx.symbolic_trace(Model())
+    x = random_tensor((3, 4))
+    assert {node.target for node in traced.graph.nodes} >= {onepass.log_softmax, onepass.logsumexp}
+    assert_like(traced(x), x)
+
+
+def test_lazily_negated_and_conjugated_tensors():
+    x = torch.complex(random_tensor((3, 4)), random_tensor((3, 4), seed=1)).conj().imag
+    assert x.is_neg()
+    for leaf in (x, x.detach().requires_grad_()):
+        assert_like(onepass.softmax(leaf, 1).detach(), onepass.softmax(x.resolve_neg(), 1))
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast_as_torchs(device, requires_grad, dtype, op):
+    x = random_tensor((3, 40), dtype, device).requires_grad_(requires_grad)
+    function = getattr(onepass, op)
+    function(x.detach(), 1)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        y = function(x, 1)
+        expected = getattr(torch, op)(x, dim=1)
+        assert y.dtype == expected.dtype
+        if op in ("softmax", "log_softmax"):
+            assert function(x, 1, dtype=torch.float64).dtype == torch.float64
+            assert getattr(torch.ops.onepass, op)(x, 1).dtype == expected.dtype
+        with torch.autocast(device, enabled=False):
+            assert function(x, 1).dtype == dtype
+    assert function(x.detach(), 1).dtype == dtype
+    # torch rounds what it computes in between.
+    assert_like(
+        y.detach().double(),
+        getattr(torch, op)(x.detach().double(), dim=1),
+        epsilons=2 * torch.finfo(y.dtype).eps / torch.finfo(torch.float64).eps,
+        scale=1.0,
+    )
+    if requires_grad:
+        assert torch.autograd.grad(y.sum(), x)[0].dtype == dtype
+
+
+def test_deterministic_algorithms_are_asked_for_and_had():
+    x = random_tensor((64, 1000), torch.float32)
+    before = onepass.softmax(x)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert all(torch.equal(onepass.softmax(x), before) for _ in range(5))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
+def test_modules_are_drop_ins(name):
+    theirs, ours = getattr(torch.nn, name)(1), getattr(onepass.nn, name)(1)
+    x = random_tensor((3, 4))
+    assert_like(ours(x), theirs(x), scale=1.0)
+    assert isinstance(ours, getattr(torch.nn, name))
+    assert repr(ours) == repr(theirs)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), ours)
+    model.load_state_dict(torch.nn.Sequential(torch.nn.Linear(4, 4), theirs).state_dict())
+    for again in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert type(again) is type(ours)
+        assert torch.equal(again(x), ours(x))
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(ours, x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_modules_can_be_scripted_and_saved():
+    x = random_tensor((3, 4))
+    for module in (onepass.nn.Softmax(0), onepass.nn.LogSoftmax(-1)):
+        scripted = torch.jit.script(torch.nn.Sequential(module))
+        assert torch.equal(scripted(x), module(x))
+        buffer = io.BytesIO()
+        torch.jit.save(scripted, buffer)
+        buffer.seek(0)
+        assert torch.equal(torch.jit.load(buffer)(x), module(x))
+
+
+def test_a_module_without_dim_warns_as_torchs():
+    x = random_tensor((3, 4))
+    with pytest.warns(UserWarning, match="Implicit dimension choice"):
+        y = onepass.nn.Softmax()(x)
+    assert torch.equal(y, onepass.softmax(x, 1))
