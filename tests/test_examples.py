@@ -40,6 +40,10 @@ def test_minilm_attention(tmp_path):
     figures = load("minilm_attention").main(["--logits", str(logits), "--layer", "3"])
     assert figures["softmax calls"] == 6
     assert 0 < figures["ours against eager"] < 1e-6, "equal to the bit would mean that nothing was replaced"
+    assert figures["routed calls"] == 6, "one a layer"
+    assert figures["calls left to torch"] == 0
+    assert 0 < figures["routed against eager"] < 1e-6
+    assert figures["routed against ours"] < 1e-6
     assert figures["ours against float64"] < 2 * figures["eager against float64"] + 1e-7
     assert figures["least cosine"] > 1 - 1e-9
     assert figures["same order as eager"]
@@ -48,3 +52,16 @@ def test_minilm_attention(tmp_path):
     assert written.shape[1] == 12
     assert written.shape[2] == written.shape[3]
     assert Path(logits).stat().st_size > 1_000_000
+
+
+@pytest.mark.filterwarnings("default")  # those of the plot's library are its own
+def test_tiny_gpt(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "losses.png"
+    figures = load("tiny_gpt").main(["--steps", "8", "--plot", str(path)])
+    assert figures["last loss"] < figures["first loss"] - 0.5, "it learns"
+    assert figures["largest difference"] < 1e-5
+    assert figures["calls by onepass"] == 8 * (2 * 2 + 2), "each softmax and its gradient, the loss and its gradient"
+    assert figures["calls by torch"] == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert "served by onepass     48, left to torch 0" in capsys.readouterr().out

@@ -242,3 +242,31 @@ def test_from_several_threads():
         together = list(pool.map(gradient, xs * 5))
     for i, dx in enumerate(together):
         assert torch.equal(dx, alone[i % 8])
+
+
+def test_gradients_called_by_name_have_gradients():
+    """onepass.softmax_backward and the others, on tensors that require grad, carry tangents or are batched."""
+    x = random_tensor((3, 4))
+    y, lse = onepass.log_softmax(x), onepass.logsumexp(x)
+    calls = {
+        "softmax": lambda dy: onepass.softmax_backward(dy, y.exp(), 1),
+        "log_softmax": lambda dy: onepass.log_softmax_backward(dy, y, dim=None),
+        "logsumexp": lambda dy: onepass.logsumexp_backward(dy[:, 0], x, lse),
+    }
+    dy = random_tensor((3, 4), seed=1)
+    for name, call in calls.items():
+        expected = call(dy)
+        assert expected.grad_fn is None
+        leaf = dy.clone().requires_grad_()
+        assert torch.equal(call(leaf).detach(), expected), name
+        assert gradcheck(call, leaf, check_forward_ad=True)
+        with torch.no_grad():
+            assert torch.equal(call(leaf), expected)
+        batched = torch.func.vmap(call)(torch.stack([dy, 2 * dy]))
+        assert_like(batched[1], 2 * expected, scale=1.0)
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        assert_like(compiled(dy), expected)
+    with pytest.raises(ValueError, match="softmax_backward: out= and algorithm= have no gradient"):
+        onepass.softmax_backward(leaf, y, out=torch.empty_like(y))
+    with pytest.raises((TypeError, ValueError), match="^softmax_backward: "):
+        onepass.softmax_backward(leaf, y.numpy())

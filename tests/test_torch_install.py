@@ -16,6 +16,16 @@ FUNCTIONS = {
     "aten::_safe_softmax": lambda x: torch.ops.aten._safe_softmax(x, 1),
     "aten::_softmax.out": lambda x: torch.softmax(x, 1, out=torch.full_like(x, torch.nan)),
     "aten::_log_softmax.out": lambda x: torch.log_softmax(x, 1, out=torch.full_like(x, torch.nan)),
+    "aten::_softmax_backward_data": lambda x: torch.ops.aten._softmax_backward_data(x.cos(), x.sigmoid(), 1, x.dtype),
+    "aten::_log_softmax_backward_data": lambda x: torch.ops.aten._log_softmax_backward_data(
+        x.cos(), -x.abs(), 0, x.dtype
+    ),
+    "aten::_softmax_backward_data.out": lambda x: torch.ops.aten._softmax_backward_data.out(
+        x.cos(), x.sigmoid(), 0, x.dtype, grad_input=torch.full_like(x, torch.nan)
+    ),
+    "aten::_log_softmax_backward_data.out": lambda x: torch.ops.aten._log_softmax_backward_data.out(
+        x.cos(), -x.abs(), 1, x.dtype, out=torch.full_like(x, torch.nan)
+    ),
 }
 
 
@@ -47,7 +57,8 @@ def test_each_is_routed(device, dtype, name):
         onepass.install()
         onepass.install()
         for n in range(1, 4):
-            assert_like(FUNCTIONS[name](x), expected, epsilons=4 if dtype.itemsize == 2 else 32)
+            # torch rounds 16-bit exponentials and sums in between.
+            assert_like(FUNCTIONS[name](x), expected, scale=1.0, epsilons=16 if dtype.itemsize == 2 else 64)
             assert served(name) == n
         assert passed(name) == 0
         onepass.uninstall()

@@ -23,10 +23,18 @@ ARGUMENTS = {
 def plan_and_run(
     op: str, given: tuple[Any, ...], dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None
 ) -> Any:
-    """Check the arguments, plan, bind, run; the next call like this one takes the hot path.
+    """What the engine has not seen yet or leaves alone, as in call.py. `given`: arrays in the order of ARGUMENTS."""
+    if any(arrays.is_tensor(x) and not _engine.is_plain(x) for x in given):
+        from .torch.tensors import call_gradient
 
-    `given` are the arrays in the order of ARGUMENTS.
-    """
+        return call_gradient(op, given, dim, keepdim, dtype, out, algorithm)
+    return run_planned(op, given, dim, keepdim, dtype, out, algorithm)
+
+
+def run_planned(
+    op: str, given: tuple[Any, ...], dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None
+) -> Any:
+    """Check the arguments, plan, bind, run; the next call like this one takes the hot path."""
     inputs, problem = checked(op, given, dim, keepdim, dtype, out)
     first = inputs[0]
     if first.device is not None:

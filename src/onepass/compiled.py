@@ -45,3 +45,21 @@ def reduction(op: str) -> Callable[..., Any]:
         return trace(op, x, other.get("axis", dim), keepdim, None, out, algorithm)
 
     return traced
+
+
+def gradient(op: str) -> Callable[..., Any]:
+    """softmax_backward or log_softmax_backward, for a tracer."""
+
+    def traced(dy: Any, y: Any, dim: Any = -1, dtype: Any = None) -> Any:
+        from .torch.tensors import trace_gradient, traced_dims
+
+        return trace_gradient(op, (y, dy), traced_dims(y, dim), False, dtype)
+
+    return traced
+
+
+def logsumexp_gradient(dy: Any, x: Any, lse: Any, dim: Any = -1, keepdim: bool = False) -> Any:
+    """logsumexp_backward, for a tracer."""
+    from .torch.tensors import trace_gradient, traced_dims
+
+    return trace_gradient("logsumexp_backward", (x, dy, lse), traced_dims(x, dim), keepdim, None)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from ._engine import call_gradient as _call
+from .compiled import gradient, logsumexp_gradient, traced_as
 from .softmax import Dim
 
 _SOFTMAX, _LOG_SOFTMAX, _LOGSUMEXP = 7, 8, 9  # the engine's numbers of these operations
 
 
+@traced_as(gradient("softmax_backward"))
 def softmax_backward(
     dy: Any, y: Any, dim: Dim = -1, dtype: Any = None, *, out: Any = None, algorithm: str | None = None
 ) -> Any:
@@ -47,6 +49,7 @@ def softmax_backward(
     return plan_and_run("softmax_backward", (y, dy), dim, False, dtype, out, algorithm)
 
 
+@traced_as(gradient("log_softmax_backward"))
 def log_softmax_backward(
     dy: Any, y: Any, dim: Dim = -1, dtype: Any = None, *, out: Any = None, algorithm: str | None = None
 ) -> Any:
@@ -72,6 +75,7 @@ def log_softmax_backward(
     return plan_and_run("log_softmax_backward", (y, dy), dim, False, dtype, out, algorithm)
 
 
+@traced_as(logsumexp_gradient)
 def logsumexp_backward(
     dy: Any,
     x: Any,

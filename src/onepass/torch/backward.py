@@ -1,32 +1,26 @@
-"""The gradients, composed of torch's operations."""
+"""The gradients on GPUs, composed of torch's operations."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Dims = int | tuple[int, ...] | None
 
-
-def _sum(x: Tensor, dim: Dims) -> Tensor:
-    return x if dim == () else x.sum(dim, keepdim=True)
-
-
-def softmax_backward(dy: Tensor, y: Tensor, dim: Dims, dtype: torch.dtype) -> Tensor:
-    """y * (dy - sum(dy * y))"""
-    return ((dy - _sum(dy * y, dim)) * y).to(dtype).contiguous()
-
-
-def log_softmax_backward(dy: Tensor, y: Tensor, dim: Dims, dtype: torch.dtype) -> Tensor:
-    """dy - exp(y) * sum(dy)"""
-    return (dy - y.exp() * _sum(dy, dim)).to(dtype).contiguous()
-
-
-def logsumexp_backward(dy: Tensor, x: Tensor, lse: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    """dy * exp(x - lse); 0 in a row of -inf only."""
-    if not keepdim and dim != ():
-        for d in sorted(
-            i % x.dim() for i in (range(x.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim)
-        ):
-            dy, lse = dy.unsqueeze(d), lse.unsqueeze(d)
-    return (dy * (x - lse.masked_fill(lse == -torch.inf, 0)).exp()).to(x.dtype).contiguous()
+def composed(op: str, y: Tensor, dy: Tensor, lse: Tensor | None, dim: Any, keepdim: bool, dtype: Any) -> Tensor:
+    """softmax_backward, log_softmax_backward or, of x in place of y, logsumexp_backward."""
+    with torch.no_grad():
+        dims = tuple(range(y.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+        dims = tuple(sorted(d % y.dim() for d in dims)) if y.dim() else ()
+        wide = torch.promote_types(torch.promote_types(y.dtype, dy.dtype), torch.float32)
+        y, dy = y.to(wide), dy.to(wide)
+        if lse is not None:
+            for d in () if keepdim else dims:
+                dy, lse = dy.unsqueeze(d), lse.unsqueeze(d)
+            dx = dy * (y - lse.masked_fill(lse == -torch.inf, 0)).exp()
+        elif op == "softmax_backward":
+            dx = y * (dy - (dy * y).sum(dims, keepdim=True)) if dims else torch.zeros_like(y)
+        else:
+            dx = dy - y.exp() * dy.sum(dims, keepdim=True) if dims else torch.zeros_like(y)
+        return dx.to(dtype).contiguous()

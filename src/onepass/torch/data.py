@@ -9,7 +9,9 @@ from torch import Tensor
 
 from .._engine import call as _call
 from .._engine import call_data
+from .._engine import call_gradient as _call_gradient
 from ..call import NUMBERS, run_planned
+from ..call_gradients import run_planned as run_planned_gradient
 from . import backward
 
 Dims = int | tuple[int, ...] | None
@@ -26,10 +28,13 @@ def forward(
 
 
 def gradient(
-    op: str, y: Tensor, dy: Tensor, lse: Tensor | None, dim: Dims, keepdim: bool, dtype: torch.dtype
+    op: str, y: Tensor, dy: Tensor, lse: Tensor | None, dim: Dims, keepdim: bool, dtype: torch.dtype | None
 ) -> Tensor:
-    """The same for softmax_backward, log_softmax_backward and, of x instead of y, logsumexp_backward."""
-    with torch.no_grad():
-        if lse is not None:
-            return backward.logsumexp_backward(dy, y, lse, dim, keepdim)
-        return getattr(backward, op)(dy, y, dim, dtype)
+    """The same for softmax_backward, log_softmax_backward and, of x in place of y, logsumexp_backward."""
+    dx = call_data(_call_gradient, NUMBERS[op], y, dy, lse, dim, keepdim, dtype, None, None)
+    if dx is not None:
+        return dx
+    if y.is_cuda:
+        return backward.composed(op, y, dy, lse, dim, keepdim, dtype)
+    given = (y.detach(), dy.detach()) if lse is None else (y.detach(), dy.detach(), lse.detach())
+    return call_data(run_planned_gradient, op, given, dim, keepdim, dtype, None, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from torch import Tensor
 
 from .._engine import call as _call
 from .._engine import call_data
+from .._engine import call_gradient as _call_gradient
 from ..call import NUMBERS, run_planned
+from ..call_gradients import run_planned as run_planned_gradient
+from ..cuda.compile import CompileError
 from .thresholds import torch_is_faster
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -66,10 +70,25 @@ def _cold(op: str, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any) -> 
     dims = dim if isinstance(dim, tuple) else (dim,)
     if not dims or torch_is_faster(op, x, dims):
         return None
+    return _planned(x, run_planned, op, x.detach(), dim, keepdim, dtype, out, None)
+
+
+def _planned(x: Tensor, run: Callable[..., Any], *args: Any) -> Any:
+    """Plan and run. None where there is no plan, or none can be made now."""
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # a kernel is not compiled and loaded inside of a CUDA graph
     try:
-        return call_data(run_planned, op, x.detach(), dim, keepdim, dtype, out, None)
+        return call_data(run, *args)
     except _REFUSALS:
         return None
+    except (ImportError, CompileError) as error:
+        _warn_of(str(error))
+        return None
+
+
+@cache
+def _warn_of(reason: str) -> None:
+    warnings.warn(f"onepass.install: torch's own kernels are used on GPUs: {reason}", stacklevel=2)
 
 
 def _softmax(op: str) -> Callable[[Route], Callable[..., Any]]:
@@ -109,6 +128,58 @@ def _softmax_out(op: str) -> Callable[[Route], Callable[..., Any]]:
                 y = _cold(op, x, dim, False, None, out)
                 if y is None:
                     return route.original(x, dim, half_to_float, out=out)
+            next(served)
+            return out
+
+        return kernel
+
+    return make
+
+
+def _cold_gradient(op: str, grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype, out: Any) -> Any:
+    if any(type(t) not in _PLAIN or t.dtype not in _DTYPES for t in (grad, output)) or output.numel() == 0:
+        return None
+    if grad.dtype != output.dtype or grad.shape != output.shape or dtype not in _DTYPES:
+        return None
+    if out is not None and (type(out) not in _PLAIN or out.shape != output.shape or out.dtype != dtype):
+        return None
+    given = (output.detach(), grad.detach())
+    return _planned(output, run_planned_gradient, op, given, dim, False, dtype, out, None)
+
+
+def _gradient(op: str) -> Callable[[Route], Callable[..., Any]]:
+    number = NUMBERS[op]
+
+    def make(route: Route) -> Callable[..., Any]:
+        served = route.served.up
+
+        def kernel(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Any:
+            dx = call_data(_call_gradient, number, output, grad, None, dim, False, dtype, None, None)
+            if dx is None:
+                dx = _cold_gradient(op, grad, output, dim, dtype, None)
+                if dx is None:
+                    return route.original(grad, output, dim, dtype)
+            next(served)
+            return dx
+
+        return kernel
+
+    return make
+
+
+def _gradient_out(op: str, name: str) -> Callable[[Route], Callable[..., Any]]:
+    number = NUMBERS[op]
+
+    def make(route: Route) -> Callable[..., Any]:
+        served = route.served.up
+
+        def kernel(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype, **given: Tensor) -> Any:
+            out = given[name]
+            dx = call_data(_call_gradient, number, output, grad, None, dim, False, dtype, out, None)
+            if dx is None:
+                dx = _cold_gradient(op, grad, output, dim, dtype, out)
+                if dx is None:
+                    return route.original(grad, output, dim, dtype, **given)
             next(served)
             return out
 
@@ -169,11 +240,19 @@ _MAKERS: dict[str, Callable[[Route], Callable[..., Any]]] = {
     "aten::logsumexp": _logsumexp,
     "aten::_safe_softmax": _safe_softmax,
 }
+_GRADIENT_MAKERS: dict[str, Callable[[Route], Callable[..., Any]]] = {
+    "aten::_softmax_backward_data": _gradient("softmax_backward"),
+    "aten::_softmax_backward_data.out": _gradient_out("softmax_backward", "grad_input"),
+    "aten::_log_softmax_backward_data": _gradient("log_softmax_backward"),
+    "aten::_log_softmax_backward_data.out": _gradient_out("log_softmax_backward", "out"),
+}
 
 
 def make_routes() -> list[Route]:
     """A route for each operator and each kind of device that this torch was built for."""
     if not hasattr(torch.library, "get_kernel"):
         raise RuntimeError(f"install needs torch 2.10 or later, for library.get_kernel; this is {torch.__version__}")
-    keys = ("CPU", "CUDA") if torch.version.cuda is not None else ("CPU",)
-    return [Route(name, key, make) for key in keys for name, make in _MAKERS.items()]
+    routes = [Route(name, "CPU", make) for name, make in (_MAKERS | _GRADIENT_MAKERS).items()]
+    if torch.version.cuda is not None:
+        routes += [Route(name, "CUDA", make) for name, make in _MAKERS.items()]
+    return routes

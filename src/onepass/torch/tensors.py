@@ -11,8 +11,10 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from .. import _engine
+from .._engine import call_data
 from ..arrays import DTYPES, resolve_dtype
 from ..call import check_not_empty, run_planned
+from ..call_gradients import run_planned as gradients_on_memory
 from ..problem import normalize_dims
 from . import data, gradients, install, operators
 
@@ -65,16 +67,52 @@ def _unusual(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, alg
     return operator(op, x, dims, keepdim, wanted, algorithm)
 
 
+def call_gradient(
+    op: str, given: tuple[Any, ...], dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None
+) -> Any:
+    """softmax_backward, log_softmax_backward or logsumexp_backward, of such tensors; as in call_gradients.py."""
+    if not all(isinstance(x, Tensor) for x in given):
+        return gradients_on_memory(op, given, dim, keepdim, dtype, out, algorithm)  # says which is none
+    memory = all(_engine.is_plain(x) or _engine.only_requires_grad(x) for x in given)
+    if memory and not torch.is_grad_enabled():
+        given = tuple(x.detach() for x in given)
+        return call_data(gradients_on_memory, op, given, dim, keepdim, dtype, out, algorithm)
+    if out is not None or algorithm is not None:
+        raise ValueError(
+            f"{op}: out= and algorithm= have no gradient, and an input requires grad or is traced; leave them away, or "
+            "call it under torch.no_grad()"
+        )
+    return trace_gradient(op, given, normalize_dims(op, dim, tuple(given[0].shape)), keepdim, _torch_dtype(op, dtype))
+
+
+def trace_gradient(
+    op: str, given: tuple[Any, ...], dims: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
+) -> Tensor:
+    """The call of a gradient as the dispatcher sees it."""
+    y, dy, *lse = given
+    dx: Tensor
+    if lse:
+        dx = operators.logsumexp_backward(dy, y, lse[0], dims, keepdim)
+    else:
+        dx = getattr(operators, op)(dy, y, dims, dtype or y.dtype)
+    return dx
+
+
 def trace(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """What torch.compile traces of a call: the operator, whose kernel for fake tensors checks the arguments."""
     if not isinstance(x, Tensor):
         return _untraced(op, x, **_keywords(op, dim, keepdim, dtype, out, algorithm))
-    dims = tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = traced_dims(x, dim)
     if op in _OPERATORS:
         y = operator(op, x, dims, keepdim, _torch_dtype(op, dtype), algorithm)
     else:
         y = getattr(torch, op)(x, dim=dims, keepdim=keepdim) if dims else x.clone()
     return y if out is None else _copied(op, y, out)
+
+
+def traced_dims(x: Tensor, dim: Any) -> tuple[int, ...]:
+    """dim as operators have it, unchecked."""
+    return tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
 
 
 @torch.compiler.disable
