@@ -51,7 +51,7 @@ def passed(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 def test_each_is_routed(device, dtype, name):
-    x = random_tensor((7, 333), dtype, device)
+    x = random_tensor((130, 333), dtype, device)
     expected = FUNCTIONS[name](x)
     for _ in range(2):
         onepass.install()
@@ -165,9 +165,9 @@ def test_layouts(device):
         "channels last": random_tensor((2, 3, 4, 5), torch.float32, device).to(memory_format=torch.channels_last),
     }
     for name, view in layouts.items():
-        expected = torch.softmax(view, 0)
+        expected = torch.softmax(view, -1)
         with onepass.installed():
-            actual = torch.softmax(view, 0)
+            actual = torch.softmax(view, -1)
             assert served("aten::_softmax") == 1, name
         assert actual.is_contiguous()
         assert actual.stride() == expected.stride()
@@ -256,3 +256,36 @@ onepass.nn
 print("torch" in sys.modules)
 """
     assert run_python(code).splitlines() == ["module 'onepass' has no attribute 'no_such_name'", "True"]
+
+
+# Contiguous, and along a dim that is not the last: (operator, shape, dim, who serves). See thresholds.py.
+SERVED_BY = [
+    ("_softmax", (10000, 3, 4), 1, "torch"),
+    ("_softmax", (10000, 8, 4), 1, "onepass"),
+    ("_softmax", (1000, 40, 16), 1, "torch"),
+    ("_softmax", (100, 64, 16), 1, "onepass"),
+    ("_softmax", (3, 4), 0, "onepass"),
+    ("_softmax", (4, 5000), 0, "torch"),
+    ("_softmax", (40, 5000), 0, "onepass"),
+    ("_softmax", (5000, 3), 1, "onepass"),
+    ("_log_softmax", (12, 5000), 0, "torch"),
+    ("logsumexp", (4, 5000), 0, "torch"),
+    ("logsumexp", (8, 5000), 0, "onepass"),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "dim", "who"), SERVED_BY, ids=str)
+def test_who_serves_is_a_matter_of_the_table(name, shape, dim, who):
+    """And of nothing that was called before."""
+    x = random_tensor(shape, torch.float32)
+    operation = name.removeprefix("_")
+    function = getattr(torch, operation)
+    expected = function(x, dim)
+    with onepass.installed():
+        for _ in range(2):
+            actual = function(x, dim)
+            getattr(onepass, operation)(x, dim)
+        counts = onepass.installed_stats()[f"aten::{name}"]
+    assert counts == {"onepass": 0, "torch": 0} | {who: 2}
+    assert torch.equal(actual, expected) or who == "onepass"
+    assert_like(actual, expected, scale=1.0)

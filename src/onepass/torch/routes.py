@@ -23,6 +23,9 @@ from .thresholds import torch_is_faster
 _PLAIN = (Tensor, torch.nn.Parameter)
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _FLOAT = torch.float32
+# keepdim, of which these operators have none: it keeps the engine's plans for routed calls apart from those for calls
+# of onepass, so that who serves is a matter of thresholds.py and not of what was called before.
+_ROUTED = True
 # What run_planned says of arguments that onepass does not take: torch may, or has its own words for it.
 _REFUSALS = (ValueError, TypeError)
 
@@ -61,14 +64,17 @@ class Route:
         return self._original(*args, **keywords)
 
 
-def _cold(op: str, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any) -> Any:
+def _cold(op: str, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any, always: bool = False) -> Any:
     """The first call of its kind: None if it is torch's."""
     if type(x) not in _PLAIN or x.dtype not in _DTYPES or x.numel() == 0:
         return None
     if out is not None and (type(out) not in _PLAIN or out.shape != x.shape or out.dtype != (dtype or x.dtype)):
         return None
     dims = dim if isinstance(dim, tuple) else (dim,)
-    if not dims or torch_is_faster(op, x, dims):
+    limit = max(x.dim(), 1)
+    if not dims or not all(-limit <= d < limit for d in dims):
+        return None
+    if not always and torch_is_faster(op, x, dims):
         return None
     return _planned(x, run_planned, op, x.detach(), dim, keepdim, dtype, out, None)
 
@@ -99,11 +105,11 @@ def _softmax(op: str) -> Callable[[Route], Callable[..., Any]]:
 
         def kernel(x: Tensor, dim: int, half_to_float: bool) -> Any:
             dtype = _FLOAT if half_to_float else None
-            y = call_data(_call, number, x, dim, False, dtype, None, None)
+            y = call_data(_call, number, x, dim, _ROUTED, dtype, None, None)
             if y is None:
                 if half_to_float and not (x.is_cuda and x.dtype == torch.float16):
                     return route.original(x, dim, half_to_float)  # which says that it is wrong
-                y = _cold(op, x, dim, False, dtype, None)
+                y = _cold(op, x, dim, _ROUTED, dtype, None)
                 if y is None:
                     return route.original(x, dim, half_to_float)
             next(served)
@@ -123,9 +129,9 @@ def _softmax_out(op: str) -> Callable[[Route], Callable[..., Any]]:
         def kernel(x: Tensor, dim: int, half_to_float: bool, *, out: Tensor) -> Any:
             if half_to_float:
                 return route.original(x, dim, half_to_float, out=out)
-            y = call_data(_call, number, x, dim, False, None, out, None)
+            y = call_data(_call, number, x, dim, _ROUTED, None, out, None)
             if y is None:
-                y = _cold(op, x, dim, False, None, out)
+                y = _cold(op, x, dim, _ROUTED, None, out)
                 if y is None:
                     return route.original(x, dim, half_to_float, out=out)
             next(served)
@@ -141,10 +147,13 @@ def _cold_gradient(op: str, grad: Tensor, output: Tensor, dim: int, dtype: torch
         return None
     if grad.dtype != output.dtype or grad.shape != output.shape or dtype not in _DTYPES:
         return None
+    limit = max(output.dim(), 1)
+    if not -limit <= dim < limit or torch_is_faster(op, output, (dim,)):
+        return None
     if out is not None and (type(out) not in _PLAIN or out.shape != output.shape or out.dtype != dtype):
         return None
     given = (output.detach(), grad.detach())
-    return _planned(output, run_planned_gradient, op, given, dim, False, dtype, out, None)
+    return _planned(output, run_planned_gradient, op, given, dim, _ROUTED, dtype, out, None)
 
 
 def _gradient(op: str) -> Callable[[Route], Callable[..., Any]]:
@@ -154,7 +163,7 @@ def _gradient(op: str) -> Callable[[Route], Callable[..., Any]]:
         served = route.served.up
 
         def kernel(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Any:
-            dx = call_data(_call_gradient, number, output, grad, None, dim, False, dtype, None, None)
+            dx = call_data(_call_gradient, number, output, grad, None, dim, _ROUTED, dtype, None, None)
             if dx is None:
                 dx = _cold_gradient(op, grad, output, dim, dtype, None)
                 if dx is None:
@@ -175,7 +184,7 @@ def _gradient_out(op: str, name: str) -> Callable[[Route], Callable[..., Any]]:
 
         def kernel(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype, **given: Tensor) -> Any:
             out = given[name]
-            dx = call_data(_call_gradient, number, output, grad, None, dim, False, dtype, out, None)
+            dx = call_data(_call_gradient, number, output, grad, None, dim, _ROUTED, dtype, out, None)
             if dx is None:
                 dx = _cold_gradient(op, grad, output, dim, dtype, out)
                 if dx is None:
@@ -194,9 +203,10 @@ def _logsumexp(route: Route) -> Callable[..., Any]:
 
     def kernel(x: Tensor, dim: list[int], keepdim: bool = False) -> Any:
         dims = tuple(dim)
-        y = call_data(_call, number, x, dims, keepdim, None, None, None)
+        # x's own dtype, named, does here what _ROUTED does elsewhere.
+        y = call_data(_call, number, x, dims, keepdim, x.dtype, None, None)
         if y is None:
-            y = _cold("logsumexp", x, dims, keepdim, None, None)
+            y = _cold("logsumexp", x, dims, keepdim, x.dtype, None)
             if y is None:
                 return route.original(x, dim, keepdim)
         next(served)
@@ -213,7 +223,7 @@ def _safe_softmax(route: Route) -> Callable[..., Any]:
     def kernel(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         y = call_data(_call, number, x, dim, False, dtype, None, None)
         if y is None:
-            y = _cold("softmax", x, dim, False, dtype, None)
+            y = _cold("softmax", x, dim, False, dtype, None, always=True)  # torch takes four passes more
             if y is None:
                 return route.original(x, dim, dtype)
         next(served)
