@@ -41,6 +41,7 @@ def test_the_public_names_are_these():
     assert sorted(onepass.__all__) == sorted(
         ["softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin"]
         + ["explain", "set_num_threads", "get_num_threads", "empty_cache", "memory_stats"]
+        + ["softmax_backward", "log_softmax_backward", "logsumexp_backward"]
         + ["install", "uninstall", "installed", "installed_stats"]
     )
     assert onepass.__version__
