@@ -64,14 +64,17 @@ void Kernel::allow_shared(unsigned bytes) {
     allowed_shared_ = bytes;
 }
 
-Launch::Launch(Kernel& kernel, const Geometry& g, const std::vector<std::int64_t>& words)
+Launch::Launch(Kernel& kernel, const Geometry& g, int arrays, const std::vector<std::int64_t>& words)
     : context_(kernel.context()),
       function_(kernel.function()),
+      arrays_(arrays),
       threads_(static_cast<unsigned>(g.threads)),
       cluster_(static_cast<unsigned>(g.cluster)),
       shared_bytes_(g.shared_bytes),
       cooperative_(g.cooperative),
-      words_(words.size() + 2) {
+      words_(words.size() + kMostArrays) {
+    if (arrays < 2 || arrays > kMostArrays) throw std::invalid_argument("launch: two, three or four arrays");
+    words_.resize(words.size() + static_cast<std::size_t>(arrays));
     if (g.threads < 1 || g.cluster < 1 || g.units < 0 || g.units_per_block < 1 || g.waves < 0)
         throw std::invalid_argument("launch: threads, cluster and units_per_block must be positive");
     if (words_.size() > kMostWords) throw std::invalid_argument("launch: more than 4096 bytes of arguments");
@@ -79,7 +82,7 @@ Launch::Launch(Kernel& kernel, const Geometry& g, const std::vector<std::int64_t
         throw std::invalid_argument("launch: the kernel takes " + std::to_string(kernel.parameter_bytes()) +
                                     " bytes, the plan has " + std::to_string(words_.size() * sizeof(std::int64_t)));
     }
-    std::copy(words.begin(), words.end(), words_.begin() + 2);
+    std::copy(words.begin(), words.end(), words_.begin() + arrays);
 
     const Driver& d = driver();
     if ((cluster_ > 1 || cooperative_) && (!d.launch_ex || !d.clusters))
@@ -133,13 +136,13 @@ LaunchConfig Launch::config(LaunchAttribute* attributes, Stream stream) const no
     return {{std::max(grid_, cluster_), 1, 1}, {threads_, 1, 1}, shared_bytes_, stream, attributes, count};
 }
 
-Status Launch::operator()(const void* x, void* y, Stream stream) const noexcept {
+Status Launch::operator()(const Addresses& addresses, Stream stream) const noexcept {
     if (grid_ == 0) return kSuccess;
     // The driver copies the arguments during the call, so each call has its own.
     std::array<std::int64_t, kMostWords> words;
     std::memcpy(words.data(), words_.data(), words_.size() * sizeof(std::int64_t));
-    words[0] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(x));
-    words[1] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(y));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(arrays_); ++i)
+        words[i] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(addresses[i]));
     void* parameters[] = {words.data()};
     const Scope scope(context_);
     if (scope.code() != kSuccess) return scope.code();

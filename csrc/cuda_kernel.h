@@ -1,6 +1,7 @@
 // Compiled kernels on a GPU, and how they are launched.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -45,16 +46,22 @@ struct Geometry {
     int waves = 0;  // 0: a block for each of its units; else at most as many blocks as are resident at once, so often
 };
 
-// A kernel bound to one problem: all of a launch but the two addresses and the stream.
+// A kernel bound to one problem: all of a launch but its arrays' addresses and the stream.
 class Launch {
    public:
-    // Throws Failure, std::invalid_argument. `words` are those of the kernel's Job that follow the two addresses.
-    Launch(Kernel& kernel, const Geometry& geometry, const std::vector<std::int64_t>& words);
+    static constexpr int kMostArrays = 4;
+    using Addresses = std::array<const void*, kMostArrays>;
 
+    // Throws Failure, std::invalid_argument. `words` are those of the kernel's Job that follow the addresses of as many
+    // arrays.
+    Launch(Kernel& kernel, const Geometry& geometry, int arrays, const std::vector<std::int64_t>& words);
+
+    int arrays() const { return arrays_; }
     unsigned grid() const { return grid_; }
     int resident_blocks() const { return resident_blocks_; }  // on one multiprocessor
     // One driver call, and another to see that the GPU is current. Any thread, with or without the GIL.
-    Status operator()(const void* x, void* y, Stream stream) const noexcept;
+    // The input, the result, then what else is read.
+    Status operator()(const Addresses& addresses, Stream stream) const noexcept;
 
    private:
     static constexpr std::size_t kMostWords = 4096 / sizeof(std::int64_t);  // of arguments, on every GPU
@@ -63,6 +70,7 @@ class Launch {
 
     Context context_;
     Function function_;
+    int arrays_;
     unsigned grid_ = 1;
     unsigned threads_, cluster_, shared_bytes_;
     bool cooperative_;

@@ -89,7 +89,7 @@ BoundHandle bind(int op, int algorithm, int in, int second, int third, int out, 
 }
 
 BoundHandle bind_gpu(cuda::Kernel& kernel, const std::string& algorithm, int threads, int cluster, bool cooperative,
-                     unsigned shared_bytes, std::int64_t units, std::int64_t units_per_block, int waves,
+                     unsigned shared_bytes, std::int64_t units, std::int64_t units_per_block, int waves, int arrays,
                      const std::vector<std::int64_t>& words, int out, const std::vector<std::int64_t>& shape,
                      nb::object make, nb::tuple positional, nb::object keyword_names, nb::tuple keyword_values,
                      nb::object finish) {
@@ -97,7 +97,7 @@ BoundHandle bind_gpu(cuda::Kernel& kernel, const std::string& algorithm, int thr
     Result result;
     set_result(result, checked<DType>(out, 4, "unknown result dtype"), shape);
     return {std::make_shared<Bound>(
-        Bound{result, GpuCall{{kernel, geometry, words},
+        Bound{result, GpuCall{{kernel, geometry, arrays, words},
                               {make.ptr(), positional.ptr(), keyword_names.ptr(), keyword_values.ptr(), finish.ptr()},
                               algorithm_name(algorithm)}})};
 }
@@ -114,10 +114,10 @@ void relaunch(const BoundHandle& handle, nb::handle x, nb::handle out, int times
     const auto* gpu = std::get_if<GpuCall>(&handle.bound->how);
     ArrayView view, out_view;
     cuda::Stream stream;
-    if (!gpu || !view_array(x.ptr(), view) || !view_array(out.ptr(), out_view))
-        throw nb::type_error("relaunch: a plan bound for a GPU, and arrays there");
+    if (!gpu || gpu->launch.arrays() != 2 || !view_array(x.ptr(), view) || !view_array(out.ptr(), out_view))
+        throw nb::type_error("relaunch: a plan bound for a GPU with one input, and arrays there");
     if (!current_stream(view, stream)) throw nb::python_error();
-    for (int i = 0; i < times; ++i) cuda::check(gpu->launch(view.data, out_view.data, stream), "launch a kernel");
+    for (int i = 0; i < times; ++i) cuda::check(gpu->launch({view.data, out_view.data}, stream), "launch a kernel");
 }
 
 // (dtype, shape, strides in elements, address, writable, is a tensor, ordinal of its GPU or None), or None for an array
@@ -222,8 +222,8 @@ NB_MODULE(_engine, m) {
           "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a,
           "split"_a, "nontemporal"_a, "threads"_a, "shape"_a);
     m.def("bind_gpu", &bind_gpu, nb::kw_only(), "kernel"_a, "algorithm"_a, "threads"_a, "cluster"_a, "cooperative"_a,
-          "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "words"_a, "result_dtype"_a, "shape"_a,
-          "make"_a.none(), "positional"_a, "keyword_names"_a.none(), "keyword_values"_a, "finish"_a.none());
+          "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "arrays"_a, "words"_a, "result_dtype"_a,
+          "shape"_a, "make"_a.none(), "positional"_a, "keyword_names"_a.none(), "keyword_values"_a, "finish"_a.none());
     m.def("gpu_grid", &gpu_grid, "bound"_a);
     m.def("relaunch", &relaunch, "bound"_a, "x"_a, "out"_a, "times"_a);
     m.def("describe", &describe, "x"_a.none());

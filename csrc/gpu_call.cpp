@@ -72,10 +72,12 @@ PyObject* Maker::operator()(const ArrayView& x, const Result& result, void** dat
     return made;
 }
 
-PyObject* Maker::finish(PyObject* made, const ArrayView& x) const {
+PyObject* Maker::finish(PyObject* made, const Sources& in) const {
     if (!finish_) return made;
-    PyObject* keep = x.owner.get() ? x.owner.get() : Py_None;
-    PyObject* finished = PyObject_CallFunctionObjArgs(finish_, made, keep, nullptr);
+    const auto owner = [](const ArrayView* view) { return view->owner.get() ? view->owner.get() : Py_None; };
+    PyObject* finished =
+        PyObject_CallFunctionObjArgs(finish_, made, owner(in.x), in.second ? owner(in.second) : nullptr,
+                                     in.third ? owner(in.third) : nullptr, nullptr);
     Py_DECREF(made);
     return finished;
 }
@@ -83,6 +85,10 @@ PyObject* Maker::finish(PyObject* made, const ArrayView& x) const {
 PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, PyObject* out,
                   const ArrayView* out_view) {
     const ArrayView& x = *in.x;
+    if (call.launch.arrays() != 2 + (in.second != nullptr) + (in.third != nullptr)) {
+        PyErr_Format(PyExc_TypeError, "run: the plan is bound for %d arrays", call.launch.arrays());
+        return nullptr;
+    }
     if (cuda::forked()) {
         cuda::Failure::in_forked_process().set_python_error();
         return nullptr;
@@ -97,16 +103,18 @@ PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, 
         out = call.maker(x, result, &y);
         if (!out) return nullptr;
     }
+    const cuda::Launch::Addresses addresses{x.data, y, in.second ? in.second->data : nullptr,
+                                            in.third ? in.third->data : nullptr};
     // A full queue makes the driver wait, perhaps for a callback that needs the GIL.
     PyThreadState* released = PyEval_SaveThread();
-    const cuda::Status code = call.launch(x.data, y, stream);
+    const cuda::Status code = call.launch(addresses, stream);
     PyEval_RestoreThread(released);
     if (code != cuda::kSuccess) {
         cuda::Failure(code, std::string("launch ") + call.algorithm).set_python_error();
         Py_DECREF(out);
         return nullptr;
     }
-    return out_view ? out : call.maker.finish(out, x);
+    return out_view ? out : call.maker.finish(out, in);
 }
 
 }  // namespace onepass

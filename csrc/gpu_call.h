@@ -38,7 +38,7 @@ class Maker {
     // A new reference to the result and its address; null with a Python exception set.
     PyObject* operator()(const ArrayView& x, const Result& result, void** data) const;
     // What is returned to the caller in place of `made`, whose reference it takes.
-    PyObject* finish(PyObject* made, const ArrayView& x) const;
+    PyObject* finish(PyObject* made, const Sources& in) const;
 
    private:
     PyObject* make_;

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 
 import onepass
 from onepass import _engine
+from onepass.cuda import launch
 
 # `ci` draws the same examples every time. `full` (--hypothesis-profile=full) is the run of more than 20,000.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
@@ -61,6 +62,24 @@ def stub(_stub_driver):
 def fake_gpu(stub_libraries):
     """The module of fake arrays."""
     return stub_gpu.load_module(stub_libraries[1])
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def gpu(stub, monkeypatch, kernels):
+    """The stub driver, with no kernel loaded, context 0 current, and compiled kernels kept for the session."""
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(kernels))
+    launch.compile_kernel.__globals__["cache"].cache_clear()
+    launch._load.cache_clear()
+    launch.read_device.cache_clear()
+    stub.set_context(stub_gpu.CONTEXTS[0])
+    yield stub
+    launch._load.cache_clear()
+    launch.read_device.cache_clear()
 
 
 def pytest_terminal_summary(terminalreporter):

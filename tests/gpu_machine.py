@@ -46,10 +46,12 @@ class Gpu:
         """Runs a plan with that many blocks; the arrays' contents afterwards. The hardware takes no seed."""
         del seed
         blocks = [self._memory(array) for array in arrays]
-        words = [0, 0, *plan.words]
+        words = [0] * plan.arrays + list(plan.words)
+        views = {}
         for array, (memory, offset) in zip(arrays, blocks, strict=True):
-            words[array.word] = memory.data_ptr() + offset + array.into
-        views = [self._view(*block, array.into) for block, array in zip(blocks[:2], arrays[:2], strict=True)]
+            for word in (array.word, array.word if array.also is None else array.also):
+                words[word] = memory.data_ptr() + offset + array.into
+                views[word] = self._view(memory, offset, array.into)
         bound = _engine.bind_gpu(
             kernel=self._kernel(plan),
             algorithm=plan.algorithm,
@@ -60,7 +62,8 @@ class Gpu:
             units=grid,
             units_per_block=1,
             waves=0,
-            words=words[2:],
+            arrays=plan.arrays,
+            words=words[plan.arrays :],
             result_dtype=0,
             shape=(1,),
             make=None,
@@ -69,7 +72,7 @@ class Gpu:
             keyword_values=(),
             finish=None,
         )
-        _engine.run(bound, *views)
+        _engine.run(bound, *(views[word] for word in range(plan.arrays)))
         return [self._contents(array, *block) for array, block in zip(arrays, blocks, strict=True)]
 
     def _memory(self, array):

@@ -1,5 +1,6 @@
 """Launches of every kernel on a GPU, checked: what tools/sanitize_gpu.sh runs under compute-sanitizer."""
 
+import cuda_gradient_cases as gradient_cases
 from cuda_cases import Layout, launch
 from gpu_machine import Gpu
 
@@ -22,6 +23,29 @@ def launches():
     for op, algorithm in (("sum", "warp"), ("sum", "block"), ("amax", "block")):
         cases.append(launch(algorithm, op, Layout((37, 3001), past=(1, 1)), algorithm=algorithm))
     cases.append(launch("strided", "mean", Layout((3, 300, 50), 1), algorithm="strided"))
+    return cases + gradients()
+
+
+def gradients():
+    cases = []
+    for algorithm, length, tuning in (
+        ("warp", 241, Tuning()),
+        ("block", 5001, Tuning()),
+        ("block_smem", 9001, Tuning()),
+        ("block_uncached", 9001, Tuning(kept=100)),
+    ):
+        for dtype in ("float32", "bfloat16"):
+            for why in ("aligned", "only the inputs agree"):
+                layout = gradient_cases.rows_of(length, rows=37)[why]
+                case = gradient_cases.launch(algorithm, "softmax_backward", layout, dtype, algorithm, tuning=tuning)
+                cases.append(case)
+    rows = gradient_cases.Layout((37, 9001))
+    cases.append(gradient_cases.launch("rows", "logsumexp_backward", rows, algorithm="warp"))
+    for op in gradient_cases.FORWARD:
+        layout = gradient_cases.Layout((3, 300, 50), 1)
+        cases.append(gradient_cases.launch("columns", op, layout, algorithm="strided"))
+    tuning = Tuning(staged=False)
+    cases.append(gradient_cases.launch("columns", "log_softmax_backward", layout, algorithm="strided", tuning=tuning))
     return cases
 
 

@@ -43,12 +43,14 @@ class SimulatorError(AssertionError):
 
 @dataclass
 class Array:
-    """Memory of a launch: its contents, how far past a multiple of 128 it lies, where the kernel's pointer points."""
+    """Memory of a launch: its contents, how far past a multiple of 128 it lies, where the kernel's pointer points, and
+    which words of the Job are that pointer."""
 
     data: np.ndarray
     offset: int = 0
     into: int = 0
     word: int = 0
+    also: int | None = None
 
 
 class Simulator:
@@ -164,17 +166,18 @@ class Simulator:
             self._process = None
 
     def launch(self, plan, arrays, *, grid, seed):
-        """Runs a plan; the arrays' contents afterwards. The first two are input and result."""
+        """Runs a plan; the arrays' contents afterwards. The second is the result."""
         if self._process is None:
             self._start()
-        words = (0, 0, *plan.words)
+        words = (*(0,) * plan.arrays, *plan.words)
         message = struct.pack(
             "<7q", self._number[plan.kernel], grid, plan.threads, plan.shared_bytes, seed, len(words), len(arrays)
         )
         message += struct.pack(f"<{len(words)}q", *words)
         for array in arrays:
             data = array.data.tobytes()
-            message += struct.pack("<4q", array.word, len(data), array.offset, array.into) + data
+            also = array.word if array.also is None else array.also
+            message += struct.pack("<5q", array.word, also, len(data), array.offset, array.into) + data
         try:
             self._process.stdin.write(message)
             self._process.stdin.flush()

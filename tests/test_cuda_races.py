@@ -2,6 +2,7 @@
 
 import shutil
 
+import cuda_gradient_cases as gradient_cases
 import cuda_races
 import pytest
 from cuda_cases import STRIDED, Layout, launch, rows_of
@@ -10,6 +11,34 @@ from simulator import HEADERS, Simulator, SimulatorError
 from onepass.cuda.plan import Functor, Tuning
 
 SEEDS = range(4)
+
+
+def gradients():
+    """Launches of every kernel of a gradient, by several warps over several rows."""
+    cases = []
+    tunings = {
+        "warp": Tuning(threads=64),
+        "block": Tuning(threads=64),
+        "block_smem": Tuning(threads=64),
+        "block_uncached": Tuning(threads=64, kept=20),
+    }
+    for algorithm, tuning in tunings.items():
+        for dtype in ("float32", "float16"):
+            for why, layout in gradient_cases.rows_of(260, rows=3).items():
+                case = gradient_cases.launch(why, "softmax_backward", layout, dtype, algorithm, tuning=tuning)
+                cases.append(case)
+        layout = gradient_cases.Layout((5, 301))
+        cases.append(gradient_cases.launch("odd", "log_softmax_backward", layout, "bfloat16", algorithm, tuning=tuning))
+    for why, layout in gradient_cases.rows_of(260, rows=3).items():
+        cases.append(gradient_cases.launch(why, "logsumexp_backward", layout, "float32", "warp"))
+    for why, layout in gradient_cases.STRIDED.items():
+        for op in gradient_cases.FORWARD:
+            cases.append(gradient_cases.launch(why, op, layout, "float32", "strided"))
+        case = gradient_cases.launch(
+            why, "log_softmax_backward", layout, "float32", "strided", tuning=Tuning(staged=False)
+        )
+        cases.append(case)
+    return cases
 
 
 @pytest.fixture(scope="module", params=["thread", "address"])
@@ -22,6 +51,7 @@ def sanitized(request):
     for why, layout in STRIDED.items():
         for op in ("softmax", "sum"):
             cases.append(launch(why, op, layout, "float32", algorithm="strided"))
+    cases += gradients()
     machine = Simulator([case.plan for case in cases], request.param)
     yield machine, cases
     machine.close()

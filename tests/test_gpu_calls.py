@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from fake_libraries import Cupy, Jax
 from helpers import ELEMENTWISE, REDUCTIONS, SOFTMAX_FAMILY, run_python
 from stub_gpu import CONTEXTS
 
@@ -18,24 +19,6 @@ from onepass.problem import make_problem
 
 HOT = ["cuCtxGetCurrent", "cuLaunchKernel"]
 OPS = (*SOFTMAX_FAMILY, *REDUCTIONS)
-
-
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture
-def gpu(stub, monkeypatch, kernels):
-    """The stub driver, with no kernel loaded, context 0 current, and compiled kernels kept for the session."""
-    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(kernels))
-    launch.compile_kernel.__globals__["cache"].cache_clear()
-    launch._load.cache_clear()
-    launch.read_device.cache_clear()
-    stub.set_context(CONTEXTS[0])
-    yield stub
-    launch._load.cache_clear()
-    launch.read_device.cache_clear()
 
 
 @pytest.fixture
@@ -227,54 +210,9 @@ except onepass.cuda.CudaError as error:
 # ---- libraries ----
 
 
-class _Cupy(types.ModuleType):
-    """As much of CuPy as is used: a type, a current stream per device, and empty, which minds the current device."""
-
-    def __init__(self, array):
-        super().__init__("cupy")
-        self.streams = {0: 0x51, 1: 0x52}
-        self.current_device = 0
-        cupy = self
-
-        class ndarray:
-            def __init__(self, inner):
-                self.inner = inner
-                self.asked = []
-                self.shape, self.dtype = inner.shape, np.dtype(inner.dtype)
-
-            def __dlpack_device__(self):
-                return self.inner.__dlpack_device__()
-
-            def __dlpack__(self, *, stream=None):
-                self.asked.append(stream)
-                return self.inner.__dlpack__()
-
-            @property
-            def device(self):
-                return _CupyDevice(cupy, self.inner.device)
-
-        ndarray.__module__ = "cupy"
-        self.ndarray = ndarray
-        self.cuda = types.SimpleNamespace(
-            get_current_stream=lambda device: types.SimpleNamespace(ptr=self.streams[device])
-        )
-        self.empty = lambda shape, dtype: ndarray(array(shape, dtype=dtype, device=self.current_device))
-
-
-class _CupyDevice:
-    def __init__(self, cupy, number):
-        self.cupy, self.number = cupy, number
-
-    def __enter__(self):
-        self.before, self.cupy.current_device = self.cupy.current_device, self.number
-
-    def __exit__(self, *_):
-        self.cupy.current_device = self.before
-
-
 @pytest.fixture
 def cupy(gpu, array, monkeypatch):
-    module = _Cupy(array)
+    module = Cupy(array)
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
 
@@ -307,40 +245,9 @@ def test_cupy_out_and_dtype(gpu, cupy, array):
         onepass.softmax(x, dtype="bfloat16")
 
 
-class _Jax(types.ModuleType):
-    """As much of JAX as is used: arrays that are values, and from_dlpack on a stream of JAX's own."""
-
-    def __init__(self, array):
-        super().__init__("jax")
-
-        class ArrayImpl:
-            def __init__(self, inner, memory=None):
-                self.inner, self.memory = inner, memory
-                self.asked = []
-                self.shape, self.dtype = inner.shape, np.dtype(inner.dtype)
-
-            def __dlpack_device__(self):
-                return self.inner.__dlpack_device__()
-
-            def __dlpack__(self, *, stream=None):
-                self.asked.append(stream)
-                return self.inner.__dlpack__()
-
-        ArrayImpl.__module__ = "jaxlib._jax"
-        self.ArrayImpl = ArrayImpl
-        self.dlpack = types.SimpleNamespace(from_dlpack=self._from_dlpack)
-        self.taken = []
-
-    def _from_dlpack(self, producer):
-        assert producer.__dlpack_device__() == (2, 0)
-        capsule = producer.__dlpack__(stream=0x77)
-        self.taken.append(capsule)
-        return self.ArrayImpl(types.SimpleNamespace(shape=(64, 1000), dtype="float32"), capsule)
-
-
 @pytest.fixture
 def jax(gpu, array, monkeypatch):
-    module = _Jax(array)
+    module = Jax(array)
     monkeypatch.setitem(sys.modules, "jax", module)
     return module
 

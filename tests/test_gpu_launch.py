@@ -21,6 +21,7 @@ def bind(kernel, shape=(64, 1000), **changes):
         "units": 64,
         "units_per_block": 4,
         "waves": 32,
+        "arrays": 2,
         "words": WORDS,
         "result_dtype": 0,
         "shape": shape,
@@ -31,6 +32,29 @@ def bind(kernel, shape=(64, 1000), **changes):
         "finish": None,
     }
     return _engine.bind_gpu(kernel=kernel, **{**arguments, **changes})
+
+
+def test_as_many_addresses_as_the_kernel_has_arrays(stub, kernel, array):
+    for count in (2, 3, 4):
+        bound = bind(kernel, arrays=count)
+        inputs, out = [array() for _ in range(count - 1)], array()
+        assert _engine.run(bound, inputs[0], out, *inputs[1:]) is out
+        addresses = (inputs[0].address, out.address, *(x.address for x in inputs[1:]))
+        assert stub.words(count + len(WORDS)) == (*addresses, *WORDS)
+        for given in {2, 3, 4} - {count}:
+            stub.forget_calls()
+            with pytest.raises(TypeError, match=f"the plan is bound for {count} arrays"):
+                _engine.run(bound, inputs[0], out, *[array() for _ in range(given - 2)])
+            assert stub.calls == []
+    for count in (1, 5):
+        with pytest.raises(ValueError, match="two, three or four arrays"):
+            bind(kernel, arrays=count)
+
+
+def test_only_kernels_with_one_input_are_relaunched(stub, kernel, array):
+    bound = bind(kernel, arrays=3)
+    with pytest.raises(TypeError, match="with one input"):
+        _engine.relaunch(bound, array(), array(), 2)
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def bind_gpu(
     units: int,
     units_per_block: int,
     waves: int,
+    arrays: int,
     words: Sequence[int],
     result_dtype: int,
     shape: Sequence[int],
@@ -66,7 +67,7 @@ def bind_gpu(
     positional: tuple[Any, ...],
     keyword_names: tuple[str, ...] | None,
     keyword_values: tuple[Any, ...],
-    finish: Callable[[Any, Any], Any] | None,
+    finish: Callable[..., Any] | None,
 ) -> Bound: ...
 def gpu_grid(bound: Bound) -> tuple[int, int]: ...
 def relaunch(bound: Bound, x: Any, out: Any, times: int) -> None: ...

@@ -125,12 +125,7 @@ def problem_of(op: str, x_or_shape: Any, dtype: Any, dim: Any) -> Problem:
         source = arrays.as_input(op, x_or_shape, result_dtype)
         shape, strides, source_dtype = source.shape, source.strides, source.dtype
     dims = normalize_dims(op, dim, shape)
-    second, third = None, None
-    if op == "logsumexp_backward":
-        per_row = spread_strides(contiguous_strides(reduced_shape(shape, dims, False)), dims, len(shape))
-        second = third = Operand(source_dtype, per_row)
-    elif op in GRADIENTS:
-        second = Operand(source_dtype, strides)
+    second, third = operands_like(op, source_dtype, shape, strides, dims)
     return make_problem(
         op,
         source_dtype,
@@ -141,3 +136,13 @@ def problem_of(op: str, x_or_shape: Any, dtype: Any, dim: Any) -> Problem:
         second=second,
         third=third,
     )
+
+
+def operands_like(
+    op: str, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], dims: tuple[int, ...]
+) -> tuple[Operand | None, Operand | None]:
+    """What a gradient reads beside its first input: laid out as that is, or contiguous where it has one value a row."""
+    if op == "logsumexp_backward":
+        per_row = spread_strides(contiguous_strides(reduced_shape(shape, dims, False)), dims, len(shape))
+        return Operand(dtype, per_row), Operand(dtype, per_row)
+    return (Operand(dtype, strides), None) if op in GRADIENTS else (None, None)

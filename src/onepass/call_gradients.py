@@ -28,18 +28,20 @@ def plan_and_run(
     `given` are the arrays in the order of ARGUMENTS.
     """
     inputs, problem = checked(op, given, dim, keepdim, dtype, out)
-    first = inputs[0]
-    if first.device is not None:
-        raise ValueError(
-            f"{op}: {first.name} is on cuda:{first.device}; gradients run on CPUs: pass {first.name}.cpu()"
-        )
-    bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    first, others = inputs[0], inputs[1:]
+    if first.device is None:
+        bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+    else:
+        from .cuda import launch
+
+        plan = launch.plan(problem, first, out, algorithm, beside=others)
+        bound = launch.bind(problem, first, out, plan)
     if all(source.same_object for source in inputs):
         third = given[2] if len(given) > 2 else None
         _engine.remember_gradient(
             NUMBERS[op], given[0], given[1], third, dim, bool(keepdim), dtype, out, algorithm, bound
         )
-    dx = _engine.run(bound, first.array, out, *(source.array for source in inputs[1:]))
+    dx = _engine.run(bound, first.array, out, *(other.array for other in others))
     return dx if out is not None else first.wrap(dx)
 
 

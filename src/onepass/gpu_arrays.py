@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Maker:
-    """make(x, *positional, **keywords) is a new result; finish(result, keep) what the caller gets instead of it.
+    """make(x, *positional, **keywords) is a new result; finish(result, *keep) what the caller gets instead of it.
 
-    `keep` holds x's memory, and is None for libraries whose own streams order its reuse.
+    `keep` holds the memory of each input, and is None for libraries whose own streams order its reuse.
     """
 
     make: Callable[..., Any] | None = None  # None: by the C exchange API of x's type
     positional: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
-    finish: Callable[[Any, Any], Any] | None = None
+    finish: Callable[..., Any] | None = None
 
 
 def recognise(op: str, name: str, x: Any) -> None:
@@ -80,6 +80,6 @@ def _cupy_empty(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return sys.modules["cupy"].empty(shape, dtype)
 
 
-def _to_jax(result: _engine.DeviceArray, keep: Any) -> Any:
-    result.keep(keep)  # the kernel may still read x when the last reference to it goes
+def _to_jax(result: _engine.DeviceArray, *keep: Any) -> Any:
+    result.keep(keep)  # the kernel may still read an input when the last reference to it goes
     return sys.modules["jax"].dlpack.from_dlpack(result)

@@ -26,12 +26,14 @@ def softmax_backward(
 
     Parameters
     ----------
-    dy, y : arrays of one shape and kind, read in place: NumPy, torch, anything numpy.asarray takes. Any strides (a
-        broadcast dy is not copied); float32, float64, float16, bfloat16, which may differ
+    dy, y : arrays of one shape and kind, read in place: NumPy, torch on a CPU or an NVIDIA GPU, CuPy, JAX, anything
+        numpy.asarray takes. Any strides (a broadcast dy is not copied); float32, float64, float16, bfloat16, which may
+        differ
     dim : int, tuple of ints (jointly) or None (all): that of the softmax
     dtype : dtype of the result, that of y by default: the dtype of x where softmax was given another one
     out : array for the result, of y's kind and shape, any strides; may be dy or y itself
-    algorithm : instead of the planner's choice: "registers", "row", "online", "split", "strided" or "packed"
+    algorithm : instead of the planner's choice: "registers", "row", "online", "split", "strided" or "packed" on a CPU,
+        "warp", "block", "block_smem", "block_uncached" or "strided" on a GPU
 
     Returns a new contiguous array of y's kind and shape, or out. NaN and infinities as the formula has them.
 
@@ -93,7 +95,8 @@ def logsumexp_backward(
     Parameters
     ----------
     dy, lse : arrays of x's kind with one value for each row: the shape of logsumexp(x, dim, keepdim)
-    x, dim, algorithm : as in softmax
+    x, dim : as in softmax
+    algorithm : as in softmax; on a GPU "warp" or "strided", since no row is needed twice
     keepdim : whether dy and lse have the reduced dims, with size 1
     out : array for the result, of x's kind, shape and dtype, any strides; may be x itself
 

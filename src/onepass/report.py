@@ -130,7 +130,8 @@ def explain(op: str, x_or_shape: Any, dtype: Any = None, dim: Any = -1, device: 
         return Report(problem, make_plan(problem, machine, _engine.get_num_threads()), machine)
     from .cuda.plan import make_cuda_plan
 
-    return Report(problem, make_cuda_plan(problem, gpu, addresses=(address, 0)), gpu)
+    # What a gradient reads beside an array lies as that does.
+    return Report(problem, make_cuda_plan(problem, gpu, addresses=(address, 0, address, address)), gpu)
 
 
 def _place(op: str, x_or_shape: Any) -> tuple[int, int | None]:

@@ -3,9 +3,9 @@
 //
 // A launch: 8-byte numbers
 //     kernel, grid, threads, shared bytes, seed, number of words, number of arrays
-// the words of the Job, and for every array: the word that is its address, its bytes, its offset from a multiple of
-// 128, how far into it the address points, then the bytes. The answer: length of an error message and the message, then
-// the arrays' bytes.
+// the words of the Job, and for every array: the two words that are its address, its bytes, its offset from a multiple
+// of 128, how far into it the address points, then the bytes. The answer: length of an error message and the message,
+// then the arrays' bytes.
 #include "runner.h"
 
 #include <unistd.h>
@@ -45,16 +45,16 @@ constexpr std::size_t kMargin = 256;
 constexpr unsigned char kUntouched = 0xa5;
 
 struct Array {
-    std::int64_t word, bytes, offset, into;
+    std::int64_t word, also, bytes, offset, into;
     unsigned char* block = nullptr;
     unsigned char* data() const { return block + kMargin + offset; }
     std::size_t size() const { return 2 * kMargin + static_cast<std::size_t>(bytes + offset); }
 };
 
 Array read_array() {
-    std::int64_t head[4];
+    std::int64_t head[5];
     if (!read_exactly(head, sizeof head)) exit(1);
-    Array array{head[0], head[1], head[2], head[3]};
+    Array array{head[0], head[1], head[2], head[3], head[4]};
     void* block;
     if (posix_memalign(&block, 128, array.size()) != 0) exit(1);
     array.block = static_cast<unsigned char*>(block);
@@ -100,8 +100,9 @@ int main() {
         if (!read_exactly(words.data(), words.size() * 8)) return 1;
         std::vector<Array> arrays;
         for (std::int64_t i = 0; i < array_count; ++i) {
-            arrays.push_back(read_array());
-            words[arrays.back().word] = reinterpret_cast<std::uintptr_t>(arrays.back().data() + arrays.back().into);
+            const Array& array = arrays.emplace_back(read_array());
+            for (const std::int64_t word : {array.word, array.also})
+                words[static_cast<std::size_t>(word)] = reinterpret_cast<std::uintptr_t>(array.data() + array.into);
         }
         std::string message;
         const cusim::Entry* entry = find(kernel);

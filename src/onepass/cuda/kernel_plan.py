@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
+from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
 from .device import Device
 
 # Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
@@ -36,8 +36,12 @@ _OPS = {
     "mean": "RowMean",
     "amax": "RowMax",
     "amin": "RowMin",
+    "softmax_backward": "SoftmaxBackward",
+    "log_softmax_backward": "LogSoftmaxBackward",
 }
 REDUCTIONS = ("sum", "mean", "amax", "amin")
+# Fields of a gradient's kernels, and the array that each is about.
+_NARROW = {"wide_dy": "dy", "wide_saved": "what was saved"}
 _TYPES = {
     "float32": "float",
     "float64": "double",
@@ -100,7 +104,9 @@ class Tuning:
     lanes: int | None = None  # per row, warp
     threads: int | None = None
     padded: bool | None = None  # True also where a row fills its packs, warp and block
+    resident: int | None = None  # blocks that a multiprocessor must have room for; block, block_uncached of a gradient
     staged: bool | None = None  # strided: False reads twice
+    kept: int | None = None  # packs of a row that wait in shared memory, block_uncached of a gradient
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,8 @@ class CudaPlan:
     units: int
     units_per_block: int
     waves: int  # the grid is no larger than this many times the blocks that are resident at once
-    words: tuple[int, ...]  # the Job after its two pointers
+    arrays: int  # whose addresses come first in the Job: the input, the result, then what else is read
+    words: tuple[int, ...]  # the Job after these
     shape: tuple[tuple[str, int | str], ...]  # the kernel's parameters
     reads: int
     input_bytes: int
@@ -150,21 +157,25 @@ class CudaPlan:
             "peeled": ", head and tail peeled",
             "apart": ", head and tail peeled, input by element",
         }[str(shape.get("alignment", "whole"))]
+        narrow = [name for field, name in _NARROW.items() if shape.get(field) == "false"]
+        alignment += f", {' and '.join(narrow)} by element" if narrow else ""
         if self.algorithm == "strided":
             across = int(shape["across"])
             tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
-            return f"strided: {tile}, {access} each, {self._wait}"
+            return f"strided: {tile}, {access} each{alignment}, {self._wait}"
         lanes = int(shape.get("lanes", self.threads))
         unit = f"{lanes} lane{'s' * (lanes != 1)}" if self.algorithm == "warp" else f"a block of {lanes}"
         held = f"{shape['packs']} x {access} each" if "packs" in shape else f"{access} each"
         rows = f", {shape['rows']} rows at a time" if shape.get("rows", 1) != 1 else ""
-        return f"{self.algorithm}: {unit} per row, {held}{alignment}{rows}, {self._wait}"
+        part = "segment of a row" if "segment" in shape else "row"
+        return f"{self.algorithm}: {unit} per {part}, {held}{alignment}{rows}, {self._wait}"
 
     @property
     def _wait(self) -> str:
         """Where a row waits between its passes."""
         if self.shared_bytes:
-            return f"in {self.shared_bytes} bytes of shared memory"
+            part = "partly " if self.reads > 1 else ""
+            return f"{part}in {self.shared_bytes} bytes of shared memory"
         if "packs" in dict(self.shape):
             return "in registers"
         return "read once" if self.reads == 1 else f"kept nowhere, {self.reads} reads"
@@ -179,6 +190,7 @@ class Choice:
     algorithm: str | None
     x_past: int | None
     y_past: int | None
+    z_past: int | None  # of a gradient's dy
     load: Functor
     store: Functor
     tuning: Tuning
@@ -193,6 +205,11 @@ class Choice:
         return ITEMSIZE[self.problem.result_dtype]
 
     @property
+    def z_size(self) -> int:
+        assert self.problem.second_dtype is not None
+        return ITEMSIZE[self.problem.second_dtype]
+
+    @property
     def elementwise(self) -> bool:
         return self.problem.op in ELEMENTWISE
 
@@ -203,8 +220,15 @@ class Choice:
 
     @property
     def kept_size(self) -> int:
-        """Bytes of an element that waits in shared memory: as read, or as a functor left it."""
+        """Bytes of an element that waits in shared memory: as read, or as a functor left it. Of a gradient, both its
+        arrays' elements."""
+        if self.problem.op in GRADIENTS:
+            return self.x_size + self.z_size
         return self.x_size if self.load.type == DIRECT else ITEMSIZE[self.problem.compute_dtype]
+
+    @property
+    def kept_arrays(self) -> int:
+        return 2 if self.problem.op in GRADIENTS else 1
 
     @property
     def registers_per_element(self) -> int:
@@ -242,15 +266,20 @@ def build(
         f".{name} = onepass::cuda::Alignment::{value}" if name == "alignment" else f".{name} = {_cpp(value)}"
         for name, value in shape.items()
     )
-    arguments = [
-        f"onepass::cuda::{_OPS[problem.op]}",
-        _TYPES[problem.dtype],
-        _TYPES[problem.result_dtype],
-        f"onepass::cuda::{shape_type}{{{fields}}}",
-    ]
+    dtypes = [problem.dtype, problem.result_dtype]
+    if problem.second_dtype is not None:
+        dtypes = [problem.second_dtype, problem.dtype, *([problem.third_dtype] if problem.third_dtype else ())]
+        dtypes.append(problem.result_dtype)
+    arguments = [f"onepass::cuda::{_OPS[problem.op]}"] if problem.op in _OPS else []
+    arguments += [*(_TYPES[dtype] for dtype in dtypes), f"onepass::cuda::{shape_type}{{{fields}}}"]
     if choice.load.type != DIRECT or choice.store.type != DIRECT:
         arguments += [choice.load.type, choice.store.type]
-    layout = [n for axis in axes for n in (axis.size, axis.x_stride, axis.y_stride)]
+    arrays = len(dtypes)
+    layout = [
+        n
+        for axis in axes
+        for n in (axis.size, axis.x_stride, axis.y_stride, axis.z_stride, axis.w_stride)[: arrays + 1]
+    ]
     sources = dict.fromkeys(f.source for f in (choice.load, choice.store) if f.source)
     return CudaPlan(
         algorithm=algorithm,
@@ -263,6 +292,7 @@ def build(
         units=units if problem.length or not choice.elementwise else 0,
         units_per_block=units_per_block,
         waves=_WAVES,
+        arrays=arrays,
         words=(problem.rows, problem.length, *layout, *choice.load.words, *choice.store.words),
         shape=tuple((name, _cpp(v) if isinstance(v, bool) else v) for name, v in shape.items()),
         reads=reads,

@@ -5,12 +5,13 @@ Nothing here runs in a call whose like has been seen: that finds its bound plan 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import _engine, arrays, gpu_arrays
-from ..call import OPS
-from ..problem import Problem, make_problem, normalize_dims
+from ..call import NUMBERS, operands_like
+from ..problem import Problem, contiguous_strides, make_problem, normalize_dims
 from .compile import Cubin, compile_kernel
 from .device import NAMES, Device, by_name
 from .plan import CudaPlan, make_cuda_plan
@@ -58,11 +59,19 @@ def read_device(ordinal: int) -> Device:
     )
 
 
-def plan(problem: Problem, source: Input, out: Any, algorithm: str | None = None, **options: Any) -> CudaPlan:
-    """The plan for the GPU that `source` is on. `options` are make_cuda_plan's."""
+def plan(
+    problem: Problem,
+    source: Input,
+    out: Any,
+    algorithm: str | None = None,
+    *,
+    beside: Sequence[Input] = (),
+    **options: Any,
+) -> CudaPlan:
+    """The plan for the GPU that `source` is on, and what a gradient reads beside it. `options` are make_cuda_plan's."""
     assert source.device is not None
     # A result that is made for the call starts on a boundary.
-    addresses = source.address, 0 if out is None else _address(out)
+    addresses = source.address, 0 if out is None else _address(out), *(other.address for other in beside)
     return make_cuda_plan(problem, read_device(source.device), algorithm, addresses=addresses, **options)
 
 
@@ -80,6 +89,7 @@ def bind(problem: Problem, source: Input, out: Any, plan: CudaPlan) -> _engine.B
         units=plan.units,
         units_per_block=plan.units_per_block,
         waves=plan.waves,
+        arrays=plan.arrays,
         words=plan.words,
         result_dtype=arrays.DTYPES.index(problem.result_dtype),
         shape=problem.result_shape,
@@ -131,8 +141,9 @@ def precompile(
 
     Parameters
     ----------
-    op : "softmax", "log_softmax", "logsumexp", "sum", "mean", "amax" or "amin"
-    shape : of a contiguous input on a cache line's boundary, as fresh arrays are
+    op : "softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin", "softmax_backward",
+        "log_softmax_backward" or "logsumexp_backward"
+    shape : of contiguous inputs on a cache line's boundary, as fresh arrays are
     dtype, result_dtype : names, such as "float16"
     dim, algorithm : as in the operation
     device : a GPU's number: the kernel is loaded there, too. Or the name of one that onepass knows, such as "h200":
@@ -143,14 +154,16 @@ def precompile(
     Raises ValueError or TypeError for arguments that the operation would refuse; ImportError without a compiler;
     CompileError; CudaError without that GPU.
     """
-    if op not in OPS:
-        raise ValueError(f"precompile: unknown operation {op!r}; choose from {', '.join(OPS)}")
+    if op not in NUMBERS:
+        raise ValueError(f"precompile: unknown operation {op!r}; choose from {', '.join(NUMBERS)}")
     for name in (dtype, result_dtype or dtype):
         if name not in arrays.DTYPES:
             raise TypeError(f"precompile: dtype {name!r} is not known; expected {arrays.SUPPORTED}")
-    problem = make_problem(op, dtype, shape, normalize_dims(op, dim, shape), result_dtype=result_dtype)
+    dims = normalize_dims(op, dim, shape)
+    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
+    problem = make_problem(op, dtype, shape, dims, result_dtype=result_dtype, second=second, third=third)
     described = by_name(device) if isinstance(device, str) else read_device(device)
-    plan = make_cuda_plan(problem, described, algorithm, addresses=(0, 0))
+    plan = make_cuda_plan(problem, described, algorithm, addresses=(0, 0, 0, 0))
     if isinstance(device, str):
         _cubin(described, plan.header, plan.kernel, plan.source)
     else:

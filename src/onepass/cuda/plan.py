@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..problem import Problem
+from ..problem import GRADIENTS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
+from .plan_gradient import plan_gradient
 from .plan_strided import plan_strided
 from .thresholds import (
     ACCESS_BYTES,
@@ -37,22 +38,35 @@ def make_cuda_plan(
     device: Device,
     algorithm: str | None = None,
     *,
-    addresses: tuple[int, int] | None = None,
+    addresses: tuple[int, ...] | None = None,
     load: Functor | None = None,
     store: Functor | None = None,
     tuning: Tuning | None = None,
 ) -> CudaPlan:
     """The plan for a problem; `algorithm` forces one, or is refused with the reason it cannot serve.
 
-    addresses: those of input and result, modulo 128 or in full: a plan holds for all that are equal modulo 128. Without
-    them the plan serves any address that is a multiple of the element's size, and gives up wide accesses for it.
+    addresses: those of input and result, then of what else is read, modulo 128 or in full: a plan holds for all that
+    are equal modulo 128. Without them the plan serves any address that is a multiple of the element's size, and gives
+    up wide accesses for it.
     """
     if algorithm is not None and algorithm not in ALGORITHMS:
         raise ValueError(f"{problem.op}: unknown algorithm {algorithm!r}; choose from {', '.join(ALGORITHMS)}")
-    x_past, y_past = (None, None) if addresses is None else (a % ADDRESS_MODULUS for a in addresses)
+    pasts = [None] * 3 if addresses is None else [a % ADDRESS_MODULUS for a in addresses]
+    x_past, y_past, z_past = (*pasts, None)[:3]
     choice = Choice(
-        problem, device, algorithm, x_past, y_past, load or Functor(), store or Functor(), tuning or Tuning(), []
+        problem,
+        device,
+        algorithm,
+        x_past,
+        y_past,
+        z_past,
+        load or Functor(),
+        store or Functor(),
+        tuning or Tuning(),
+        [],
     )
+    if problem.op in GRADIENTS:
+        return plan_gradient(choice)
     if not _rows_lie_together(choice):
         if algorithm not in (None, "strided"):
             raise choice.refuse("the elements of a row do not lie side by side in input and result")

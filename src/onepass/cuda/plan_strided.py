@@ -16,6 +16,7 @@ from .thresholds import (
     TILE_THREADS_PER_MULTIPROCESSOR,
     WARP_THREADS,
     ceil_power,
+    floor_power,
 )
 
 
@@ -26,7 +27,7 @@ def plan_strided(choice: Choice) -> CudaPlan:
     pack = tuning.pack or _strided_pack(choice, kept)
     # A tile is worth its shared memory where the row is needed again.
     may_stage = choice.elementwise and tuning.staged is not False
-    across, threads, staged = _tile(choice, pack, may_stage)
+    across, threads, staged = tile(choice, pack, may_stage)
     threads = tuning.threads or threads
     tile_bytes = problem.length * across * pack * choice.kept_size
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
@@ -82,25 +83,26 @@ def _strided_pack(choice: Choice, kept: tuple[Axis, ...]) -> int:
     return math.gcd(ACCESS_BYTES // min(choice.x_size, choice.y_size), *numbers)
 
 
-def _tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
+def tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
     """Threads across a tile, threads of its block, and whether it waits in shared memory: the widest that does."""
     length, size, device = choice.problem.length, choice.kept_size, choice.device
+    arrays = choice.kept_arrays
     most_across = min(32, ceil_power(-(-choice.problem.rows // pack)))
     most_steps = 1 << max(1, length // STEPS_PER_THREAD).bit_length() - 1
 
     def cut(width: int, wanted: int) -> tuple[int, int, int]:
-        """(across, threads, bytes of shared memory) of a tile of that many bytes across."""
-        across = min(most_across, max(1, width // (size * pack)))
+        """(across, threads, bytes of shared memory) of a tile of that many bytes across, in each of its arrays."""
+        across = min(most_across, floor_power(arrays * width // (size * pack)))
         steps = min(most_steps, max(1, wanted // across))
         if across * steps < wanted:  # short rows: a wider tile instead of idle threads
             across = min(most_across, max(across, FEWEST_TILE_THREADS // steps))
         threads = max(32, across * steps)
         scratch = 2 * (threads // 32) * across * pack * 2 * ITEMSIZE[choice.problem.compute_dtype]
-        return across, threads, length * across * pack * size + scratch
+        return across, threads, length * across * pack * size + (arrays - 1) * ACCESS_BYTES + scratch
 
     if may_stage:
         for width in TILE_BYTES:
-            resident = device.shared_per_multiprocessor // (length * width + 2 * BLOCK_SCRATCH)
+            resident = device.shared_per_multiprocessor // (arrays * length * width + 2 * BLOCK_SCRATCH)
             wanted = ceil_power(TILE_THREADS_PER_MULTIPROCESSOR // max(1, resident))
             across, threads, needed = cut(width, min(LOOP_THREADS, max(FEWEST_TILE_THREADS, wanted)))
             if needed <= device.shared_per_multiprocessor // 2 - BLOCK_SCRATCH:  # two blocks on a multiprocessor

@@ -16,6 +16,14 @@ BLOCK_REGISTERS = 16
 MOST_BLOCK_REGISTERS = 32
 # What `algorithm=` and tuning may ask for.
 FORCED_WARP_REGISTERS = 64
+# A thread of a block that holds a row of a gradient, of two arrays: 16 elements of each in float32, which takes 55
+# registers in all and leaves a multiprocessor 64 KB of loads in flight (modelled).
+GRADIENT_BLOCK_REGISTERS = 32
+GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_100
+# Packs of a row that a lane takes where groups of lanes need nothing of each other (modelled: 64 bytes in flight for
+# each of 2048 threads), and steps of a tile.
+GRADIENT_SEGMENT_PACKS = 4
+STRIDED_SEGMENT_STEPS = 16  # gradient_tile.h's kStepsPerThread
 # Rows up to this many elements that do not start on pack boundaries are read with narrower packs that they do start on:
 # a head and a tail would be most of the row (modelled).
 NARROW_LENGTH = 128
@@ -49,3 +57,8 @@ FEWEST_TILE_THREADS = 64
 def ceil_power(n: int) -> int:
     """The smallest power of two that is not below n."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def floor_power(n: int) -> int:
+    """The largest power of two that is not above n; 1 at least."""
+    return 1 << max(1, n).bit_length() - 1

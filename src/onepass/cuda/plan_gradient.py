@@ -1,0 +1,324 @@
+"""The plans for gradients: what a row of two arrays takes, where it waits, and which arrays are read by packs."""
+
+from __future__ import annotations
+
+from ..problem import Axis
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, build
+from .plan_gradient_strided import plan_gradient_strided
+from .thresholds import (
+    ACCESS_BYTES,
+    FORCED_WARP_REGISTERS,
+    GRADIENT_BLOCK_REGISTERS,
+    GRADIENT_BLOCK_REGISTERS_OF_DOUBLES,
+    GRADIENT_SEGMENT_PACKS,
+    LONE_THREADS,
+    LOOP_THREADS,
+    NARROW_LENGTH,
+    WARP_REGISTERS,
+    WARP_THREADS,
+    ceil_power,
+)
+
+_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", "strided")
+_WHOLE_ROW = -1  # gradient_block_smem.h's
+
+
+def plan_gradient(choice: Choice) -> CudaPlan:
+    problem, algorithm = choice.problem, choice.algorithm
+    if algorithm is not None and algorithm not in _ALGORITHMS:
+        raise choice.refuse(f"a gradient needs one sum of a row and no running maximum: {', '.join(_ALGORITHMS)}")
+    together = _rows_lie_together(choice)
+    if not together and algorithm not in (None, "strided"):
+        raise choice.refuse("the elements of a row do not lie side by side in the result, and in what was saved")
+    if not together or algorithm == "strided":
+        return plan_gradient_strided(choice)
+    if problem.op != "logsumexp_backward":
+        return _plan_rows(choice)
+    if algorithm not in (None, "warp"):
+        raise choice.refuse("no row is needed twice: `warp` or `strided`")
+    return _plan_segments(choice)
+
+
+def _rows_lie_together(choice: Choice) -> bool:
+    """Side by side in the result and in what was saved; dy may have one value for the row."""
+    reduce = choice.problem.reduce
+    if len(reduce) != 1:
+        return not reduce or choice.problem.length == 0
+    axis = reduce[0]
+    return axis.y_stride == 1 and axis.x_stride in (0, 1) and axis.z_stride in (0, 1)
+
+
+# ---- which arrays are read and written by packs ----
+
+
+def _strides(axis: Axis) -> tuple[int, int, int]:
+    """In the saved array, in dx, in dy."""
+    return axis.x_stride, axis.y_stride, axis.z_stride
+
+
+def _access(choice: Choice, pack: int) -> tuple[str, bool, bool]:
+    """pack.h's Alignment of dx cut into packs of that many elements; whether dy and the saved array are as far from a
+    boundary everywhere."""
+    along = choice.problem.reduce[0] if choice.problem.reduce else Axis(1, 1, 1, 1)
+    if pack == 1:
+        return "whole", along.z_stride == 1, along.x_stride == 1
+    places = [
+        None if past is None else past // size % pack
+        for past, size in (
+            (choice.x_past, choice.x_size),
+            (choice.y_past, choice.y_size),
+            (choice.z_past, choice.z_size),
+        )
+    ]
+    axes = [_strides(axis) for axis in choice.problem.outer]
+
+    def agrees(which: int) -> bool:
+        return (
+            _strides(along)[which] == 1
+            and places[which] is not None
+            and places[which] == places[1]
+            and all((strides[which] - strides[1]) % pack == 0 for strides in axes)
+        )
+
+    whole = choice.problem.length % pack == 0 and places[1] == 0 and all(strides[1] % pack == 0 for strides in axes)
+    return "whole" if whole else "peeled", agrees(2), agrees(0)
+
+
+def _row_access(choice: Choice) -> tuple[int, str, bool, bool]:
+    """Elements per access, and the access that follows."""
+    problem = choice.problem
+    along = problem.reduce[0] if problem.reduce else Axis(1, 1, 1, 1)
+    sizes = [choice.y_size]
+    sizes += [choice.x_size] * (along.x_stride == 1) + [choice.z_size] * (along.z_stride == 1)
+    if problem.op == "logsumexp_backward":  # dy is one value for the row
+        sizes = [choice.y_size, choice.x_size]
+    pack = choice.tuning.pack or ACCESS_BYTES // min(sizes)
+    access = _access(choice, pack)
+    if choice.tuning.pack is not None:
+        return pack, *access
+    wanted = ("whole", along.z_stride == 1, along.x_stride == 1)
+    if access == wanted:
+        choice.why.append(f"rows of {problem.length} are whole packs of {pack}: every access is full width")
+        return pack, *access
+    if problem.length <= NARROW_LENGTH:
+        while access != wanted:
+            pack //= 2
+            access = _access(choice, pack)
+        choice.why.append(f"short rows off the boundaries of wider packs: packs of {pack}")
+        return pack, *access
+    if access[0] == "peeled":
+        choice.why.append(f"rows of {problem.length} start off pack boundaries: head and tail go by element")
+    for name, stride, wide in (("dy", along.z_stride, access[1]), ("what was saved", along.x_stride, access[2])):
+        if not wide and problem.op != "logsumexp_backward":
+            differently = "has one value for a row" if stride == 0 else "may lie differently to pack boundaries"
+            choice.why.append(f"{name} {differently}: it goes by element")
+    return pack, *access
+
+
+# ---- softmax_backward, log_softmax_backward of rows that lie side by side ----
+
+
+def _plan_rows(choice: Choice) -> CudaPlan:
+    problem, tuning, device = choice.problem, choice.tuning, choice.device
+    pack, alignment, wide_dy, wide_saved = _row_access(choice)
+    packs = max(1, problem.length // pack)
+    # A thread holds two values for each element.
+    registers = 2 * choice.registers_per_element
+    limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else WARP_REGISTERS
+    warp_packs = max(1, limit // registers // pack)
+    block_packs = max(1, _block_registers(choice) // registers // pack)
+    most_threads = tuning.threads or 1024
+    smem_bytes = _shared_bytes(choice, pack, packs, alignment)
+    fits_smem = smem_bytes + BLOCK_SCRATCH <= device.shared_per_block
+    several_fit = device.shared_per_multiprocessor // (smem_bytes + 2 * BLOCK_SCRATCH) >= 2
+    chosen = choice.algorithm
+    if chosen is None:
+        if packs <= 32 * warp_packs:
+            chosen = "warp"
+            choice.why.append(f"dy and y of a row of {problem.length} fit the registers of a warp: {limit} per lane")
+        elif packs <= most_threads * block_packs // 2 or (packs <= most_threads * block_packs and not several_fit):
+            chosen = "block"
+            choice.why.append(f"dy and y of a row of {problem.length} fit the registers of a block")
+        elif fits_smem:
+            chosen = "block_smem"
+            choice.why.append(
+                f"dy and y of a row take {smem_bytes} of a block's {device.shared_per_block} bytes of shared memory"
+            )
+        else:
+            chosen = "block_uncached"
+            choice.why.append(
+                f"dy and y of a row take {smem_bytes} bytes, a block has {device.shared_per_block}: the rest of a row "
+                "is read twice, the second time backwards, for what L2 still has"
+            )
+    elif chosen == "warp" and packs > 32 * warp_packs:
+        raise choice.refuse(f"the registers of a warp hold at most {32 * warp_packs * pack} elements of dy and of y")
+    elif chosen == "block" and packs > most_threads * block_packs:
+        raise choice.refuse(f"the registers of a block hold at most {most_threads * block_packs * pack} elements")
+    elif chosen == "block_smem" and not fits_smem:
+        raise choice.refuse(
+            f"dy and y of a row take {smem_bytes} bytes of shared memory, a block has {device.shared_per_block}"
+        )
+    access: dict[str, int | str | bool] = {
+        "pack": pack,
+        "alignment": alignment,
+        "wide_dy": wide_dy,
+        "wide_saved": wide_saved,
+    }
+    if chosen == "warp":
+        return _plan_warp(choice, access, packs)
+    if chosen == "block":
+        return _plan_block(choice, access, packs)
+    return _plan_loop(choice, chosen, access, smem_bytes)
+
+
+def _block_registers(choice: Choice) -> int:
+    return GRADIENT_BLOCK_REGISTERS if choice.registers_per_element == 1 else GRADIENT_BLOCK_REGISTERS_OF_DOUBLES
+
+
+def _shared_bytes(choice: Choice, pack: int, packs: int, alignment: str) -> int:
+    """That packs of dy and of the saved array take, with two packs' room for the edges of each."""
+    elements = (packs + 2 * (alignment != "whole")) * pack
+    return -(-elements * choice.z_size // ACCESS_BYTES) * ACCESS_BYTES + elements * choice.x_size
+
+
+def _plan_warp(choice: Choice, access: dict[str, int | str | bool], packs: int) -> CudaPlan:
+    tuning, pack = choice.tuning, int(access["pack"])
+    threads = tuning.threads or WARP_THREADS
+    lanes = tuning.lanes or min(32, ceil_power(packs))
+    per_lane = -(-packs // lanes)
+    rows = tuning.rows or 1
+    exact = access["alignment"] == "whole" and per_lane * lanes * pack == choice.problem.length
+    choice.why.append(f"{lanes} lanes hold them in {per_lane} packs of each: read once, and no barrier")
+    return build(
+        choice,
+        "warp",
+        "gradient_warp.h",
+        "gradient_warp",
+        "GradientWarp",
+        {
+            "axes": len(choice.kept_axes),
+            "threads": threads,
+            "lanes": lanes,
+            "packs": per_lane,
+            "rows": rows,
+            **access,
+            "padded": tuning.padded or not exact,
+        },
+        threads=threads,
+        shared_bytes=0,
+        units=choice.problem.rows,
+        units_per_block=threads // lanes * rows,
+        axes=(*choice.kept_axes, _along(choice)),
+        reads=1,
+    )
+
+
+def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int) -> CudaPlan:
+    tuning, pack = choice.tuning, int(access["pack"])
+    threads = tuning.threads or 64
+    per_thread = max(1, _block_registers(choice) // (2 * choice.registers_per_element) // pack)
+    while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
+        threads *= 2
+    per_thread = -(-packs // threads)
+    exact = access["alignment"] == "whole" and per_thread * threads * pack == choice.problem.length
+    choice.why.append(f"{threads} threads hold them in {per_thread} packs of each: read once")
+    return build(
+        choice,
+        "block",
+        "gradient_block.h",
+        "gradient_block",
+        "GradientBlock",
+        {
+            "axes": len(choice.kept_axes),
+            "threads": threads,
+            "packs": per_thread,
+            "resident": tuning.resident or 0,
+            **access,
+            "padded": tuning.padded or not exact,
+        },
+        threads=threads,
+        shared_bytes=0,
+        units=choice.problem.rows,
+        units_per_block=1,
+        axes=(*choice.kept_axes, _along(choice)),
+        reads=1,
+    )
+
+
+def _plan_loop(choice: Choice, algorithm: str, access: dict[str, int | str | bool], smem_bytes: int) -> CudaPlan:
+    """One block per row that walks the row twice; in shared memory waits all of it, or what fits."""
+    device, pack = choice.device, int(access["pack"])
+    kept = _WHOLE_ROW
+    resident = choice.tuning.resident or 1
+    if algorithm == "block_uncached":
+        most = min(device.shared_per_block, device.shared_per_multiprocessor // resident - BLOCK_SCRATCH)
+        most -= BLOCK_SCRATCH + ACCESS_BYTES
+        kept = most // (pack * (choice.x_size + choice.z_size)) - 2 * (access["alignment"] != "whole")
+        kept = kept if choice.tuning.kept is None else choice.tuning.kept
+        if kept >= choice.problem.length // pack:
+            kept = _WHOLE_ROW
+        else:
+            smem_bytes = _shared_bytes(choice, pack, kept, str(access["alignment"]))
+            choice.why.append(f"{kept} packs of each wait in {smem_bytes} bytes of shared memory")
+    alone = device.shared_per_multiprocessor // (smem_bytes + 2 * BLOCK_SCRATCH) < 2
+    # 1024 threads have 64 registers each: too few for the addresses of elements.
+    by_packs = access["wide_dy"] and access["wide_saved"]
+    lone = by_packs and (alone or choice.problem.rows <= device.multiprocessors)
+    threads = choice.tuning.threads or (LONE_THREADS if lone else LOOP_THREADS)
+    return build(
+        choice,
+        algorithm,
+        "gradient_block_smem.h",
+        "gradient_block_smem",
+        "GradientBlockSmem",
+        {"axes": len(choice.kept_axes), "threads": threads, "resident": resident, "kept": kept, **access},
+        threads=threads,
+        shared_bytes=smem_bytes,
+        units=choice.problem.rows,
+        units_per_block=1,
+        axes=(*choice.kept_axes, _along(choice)),
+        reads=1 if kept == _WHOLE_ROW else 2,
+    )
+
+
+def _along(choice: Choice) -> Axis:
+    return choice.problem.reduce[0] if choice.problem.reduce else Axis(choice.problem.length, 1, 1, 1)
+
+
+# ---- logsumexp_backward of rows that lie side by side ----
+
+
+def _plan_segments(choice: Choice) -> CudaPlan:
+    tuning, length = choice.tuning, choice.problem.length
+    pack, alignment, _, wide_saved = _row_access(choice)
+    packs = max(1, length // pack)
+    threads = tuning.threads or WARP_THREADS
+    lanes = tuning.lanes or min(32, ceil_power(packs))
+    per_lane = min(-(-packs // lanes), GRADIENT_SEGMENT_PACKS)
+    segments = -(-packs // (lanes * per_lane))
+    choice.why.append(
+        f"no sum is needed: {lanes} lanes take {per_lane} packs each, and a row is "
+        f"{f'{segments} segments, each for itself' if segments > 1 else 'one segment'}"
+    )
+    return build(
+        choice,
+        "warp",
+        "gradient_logsumexp.h",
+        "gradient_logsumexp",
+        "GradientLogSumExp",
+        {
+            "axes": len(choice.kept_axes),
+            "threads": threads,
+            "lanes": lanes,
+            "segment": per_lane,
+            "pack": pack,
+            "alignment": alignment,
+            "wide_saved": wide_saved,
+        },
+        threads=threads,
+        shared_bytes=0,
+        units=choice.problem.rows * segments,
+        units_per_block=threads // lanes,
+        axes=(*choice.kept_axes, _along(choice)),
+        reads=1,
+    )

@@ -1,0 +1,88 @@
+// A thread's part of a tile of a gradient's rows: N neighbouring rows, every kSteps-th step along them.
+#pragma once
+
+#include "gradient_row.h"
+
+namespace onepass::cuda {
+
+struct GradientStrided {
+    int kept_axes;
+    int reduced_axes;
+    int threads;      // of a block
+    int across;       // of them side by side across rows, a power of two
+    int pack;         // rows per access: they are neighbours in dx, on pack boundaries
+    bool wide_dy;     // and in dy
+    bool wide_saved;  // and in the saved array
+    bool staged;      // the tile waits in shared memory
+};
+
+template <int kArrays, class Dx, class C, GradientStrided kShape>
+struct GradientTile {
+    static constexpr int N = kShape.pack;
+    static constexpr int kSteps = kShape.threads / kShape.across;
+    static constexpr int kTileRows = kShape.across * N;
+    static constexpr int kStepsPerThread = 16;  // of a segment, where blocks share out the steps of a tile
+    static constexpr int kAhead = kShape.threads < 1024 ? kInFlight : kInFlight / 2;  // 1024 have 64 registers each
+    using TileJob = GradientJob<kArrays, kShape.kept_axes + kShape.reduced_axes>;
+
+    const TileJob& job;
+    int64 row;
+    Offsets<kArrays> start{};
+    bool present;  // the tile may be wider than the rows that are left
+
+    __device__ __forceinline__ GradientTile(const TileJob& job, int64 tile)
+        : job(job), row(tile * kTileRows + threadIdx.x % kShape.across * N), present(row < job.rows) {
+        if (present) start = job.template offset_of<0, kShape.kept_axes>(row);
+    }
+
+    __device__ __forceinline__ Offsets<kArrays> offset_of(int64 step) const {
+        auto at = job.template offset_of<kShape.kept_axes, kShape.reduced_axes>(step);
+#pragma unroll
+        for (int a = 0; a < kArrays; ++a) at.of[a] += start.of[a];
+        return at;
+    }
+
+    // kWide: the rows of a pack are neighbours in this array, too.
+    template <class In, bool kWide>
+    __device__ __forceinline__ void load(int which, const Offsets<kArrays>& offset, C (&to)[N]) const {
+        const In* from = job.template input<In>(which, offset);
+        if constexpr (kWide) {
+            const auto pack = load_pack<N>(from);
+#pragma unroll
+            for (int i = 0; i < N; ++i) to[i] = widen<C>(pack.at[i]);
+        } else {
+            const int64 stride = job.axis[kShape.kept_axes - 1].stride[which];
+#pragma unroll
+            for (int i = 0; i < N; ++i) to[i] = widen<C>(from[i * stride]);
+        }
+    }
+
+    __device__ __forceinline__ void store(int64 step, const C (&values)[N]) const {
+        typename Pack<Dx, N>::Elements to;
+#pragma unroll
+        for (int i = 0; i < N; ++i) to.at[i] = narrow<Dx>(values[i]);
+        store_pack<N>(job.template result<Dx>(offset_of(step)), to);
+    }
+
+    // Calls visit(step, values) for this thread's steps in [begin, end); `read` fetches one. kAhead are asked for at a
+    // time.
+    template <class Value, class Read, class Visit>
+    __device__ __forceinline__ void for_each_step(int64 begin, int64 end, Read&& read, Visit&& visit) const {
+        if (!present) return;
+        int64 step = begin + threadIdx.x / kShape.across;
+        for (; step + (kAhead - 1) * kSteps < end; step += kAhead * kSteps) {
+            Value values[kAhead][N];
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) read(step + k * kSteps, values[k]);
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) visit(step + k * kSteps, values[k]);
+        }
+        for (; step < end; step += kSteps) {
+            Value values[N];
+            read(step, values);
+            visit(step, values);
+        }
+    }
+};
+
+}  // namespace onepass::cuda

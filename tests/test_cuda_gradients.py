@@ -1,0 +1,225 @@
+"""The CUDA kernels of gradients, run on a CPU by tests/cusim and, with -m gpu, on a GPU: every algorithm, operation,
+type and layout against the reference."""
+
+import gpu_machine
+import numpy as np
+import pytest
+from cuda_gradient_cases import STRIDED, Layout, Place, launch, rows_of
+from helpers import DTYPES
+from simulator import Simulator
+
+from onepass.cuda.plan import Tuning
+
+# The largest error in ULP of the terms that a result is a difference of: of 16-bit results what rounding leaves, of
+# others as measured, 2.4, with room for the 1 ULP of a GPU's exp and for other data.
+LIMITS = {"float16": 0.52, "bfloat16": 0.52, "float32": 3.5, "float64": 3.5}
+SUMS = ("softmax_backward", "log_softmax_backward")
+GRADIENTS = (*SUMS, "logsumexp_backward")
+# Of dy, of what was saved, of dx.
+MIXED = (
+    ("float32", "bfloat16", "bfloat16"),
+    ("bfloat16", "float32", "float32"),
+    ("float16", "bfloat16", "float32"),
+    ("float64", "float32", "float16"),
+    ("float32", "float32", "float64"),
+)
+# Long enough that every thread of the algorithm has something, with a rest.
+ROWS = {
+    "warp": (200, "warp", Tuning()),
+    "block": (1500, "block", Tuning()),
+    "block_smem": (2600, "block_smem", Tuning()),
+    "block_uncached, nothing kept": (1500, "block_uncached", Tuning(kept=0, threads=128)),
+    "block_uncached, a part kept": (1500, "block_uncached", Tuning(kept=50, threads=128)),
+    "block_uncached, all kept": (700, "block_uncached", Tuning(threads=128)),
+}
+FEW = ("aligned", "odd: each row starts elsewhere", "only the inputs agree", "dy has one value for a row", "one column")
+LAUNCHES = {}
+
+
+def add(key, *args, **options):
+    LAUNCHES.setdefault(key, []).append(launch(*args, **options))
+
+
+def layouts(of, op, dtype):
+    """All of them for the types people train in, the rest for what differs by type."""
+    every = dtype == "bfloat16" if op == SUMS[0] else dtype == "float32"
+    return {why: layout for why, layout in of.items() if every or why in FEW}
+
+
+for name, (length, algorithm, tuning) in ROWS.items():
+    for op in SUMS:
+        for dtype in DTYPES if op == SUMS[0] and tuning.kept is None else ("float32", "bfloat16"):
+            for why, layout in layouts(rows_of(length), op, dtype).items():
+                add((name, op, dtype), why, op, layout, dtype, algorithm, tuning=tuning)
+    for dtypes in MIXED if tuning == Tuning() else ():
+        for why in FEW[1:3]:
+            add((name, SUMS[0], "mixed"), why, SUMS[0], rows_of(length)[why], dtypes, algorithm)
+for dtype in DTYPES:
+    for length in (200, 3000):
+        for why, layout in layouts(rows_of(length), "logsumexp_backward", dtype).items():
+            add(("warp", "logsumexp_backward", dtype), why, "logsumexp_backward", layout, dtype, "warp")
+for dtypes in MIXED:
+    for why in FEW[1:3]:
+        add(("warp", "logsumexp_backward", "mixed"), why, "logsumexp_backward", rows_of(200)[why], dtypes, "warp")
+for op in GRADIENTS:
+    for dtype in ("float32", "bfloat16"):
+        for staged in (True, False) if op in SUMS else (None,):
+            for why, layout in STRIDED.items():
+                if dtype == "float32" or op == SUMS[0]:
+                    tuning = Tuning(staged=staged)
+                    add(("strided", op, dtype), why, op, layout, dtype, "strided", tuning=tuning)
+    for dtype in ("float16", "float64"):
+        add(("strided", op, dtype), "columns", op, STRIDED["columns"], dtype, "strided")
+    for dtypes in MIXED:
+        add(("strided", op, "mixed"), "dy off", op, STRIDED["a middle dim, dy off"], dtypes, "strided")
+
+# What each parameter of the warp algorithm does, held fixed one at a time.
+for lanes in (1, 4, 32):
+    for rows in (1, 2):
+        tuning = Tuning(lanes=lanes, rows=rows, pack=4)
+        odd = Layout((37, lanes * 4 - 1), saved=Place(past=1), dy=Place(past=1), dx=Place(past=1))
+        for layout in (Layout((37, lanes * 4)), odd):
+            add(("shapes",), f"{lanes} lanes, {rows} rows", "softmax_backward", layout, algorithm="warp", tuning=tuning)
+for pack in (1, 2, 4, 8):
+    for padded in (None, True):
+        tuning = Tuning(pack=pack, padded=padded)
+        for algorithm, shape in (("warp", (9, 256)), ("block", (3, 2048))):
+            add(("shapes",), f"{pack} {padded}", SUMS[0], Layout(shape), "bfloat16", algorithm, tuning=tuning)
+    tuning = Tuning(pack=pack)
+    add(("shapes",), f"packs of {pack}", "logsumexp_backward", Layout((3, 900)), "float16", "warp", tuning=tuning)
+for threads in (32, 64, 1024):
+    tuning = Tuning(threads=threads)
+    for algorithm in ("block", "block_smem"):
+        add(("shapes",), f"{threads} threads", SUMS[0], Layout((3, 512)), algorithm=algorithm, tuning=tuning)
+
+
+def drawn(count):
+    """Problems of random shape, strides, types and addresses, with the algorithm that the planner takes."""
+    random = np.random.default_rng(5)
+    for i in range(count):
+        shape = tuple(int(n) for n in random.choice([1, 2, 3, 5, 8, 16, 31, 48, 130], random.integers(1, 4)))
+        if random.random() < 0.3:
+            shape = (*shape[:-1], int(random.integers(1, 5000)))
+        while np.prod(shape) > 30_000:
+            shape = shape[1:]
+
+        def place(shape=shape):
+            axes = tuple(int(a) for a in random.permutation(len(shape)))
+            steps = tuple(int(s) for s in random.choice([1, 1, 1, 2, -1], len(shape)))
+            base = tuple(shape[a] * abs(s) for a, s in zip(axes, (steps[a] for a in axes), strict=True))
+            slices = tuple(slice(None, None, s) for s in steps)
+            view = lambda x: x.transpose(np.argsort(axes))[slices]  # noqa: E731
+            return Place(base, view, int(random.integers(4)))
+
+        plain = random.random() < 0.4
+        places = {"dx": Place()} if plain else {name: place() for name in ("saved", "dy", "dx")}
+        layout = Layout(shape, int(random.integers(len(shape))), told=random.random() < 0.8, **places)
+        dtypes = (str(random.choice(list(DTYPES))),) * 3
+        if random.random() < 0.3:
+            dtypes = tuple(str(d) for d in random.choice(list(DTYPES), 3))
+        op = str(random.choice(GRADIENTS))
+        yield f"{i}: {op} {dtypes} {shape} {layout.dim}", op, layout, dtypes
+
+
+for drawing in drawn(60):
+    add(("drawn",), *drawing)
+
+
+def with_specials(op, shape, dims):
+    """Rows with NaN and infinities in dy and in what was saved, masked elements, nothing but masked elements, and
+    numbers from huge to tiny."""
+    assert dims == (len(shape) - 1,)
+    random = np.random.default_rng(6)
+    x, dy = random.standard_normal(shape) * 3, random.standard_normal(shape)
+    x[0, ::3] = -np.inf
+    x[1] = -np.inf
+    x[2, 5] = np.inf
+    x[3, 5] = np.nan
+    x[4] = x[4] * 1e4
+    dy[5, 7] = np.nan
+    dy[6, 7] = np.inf
+    dy[7, 2:4] = np.inf, -np.inf
+    dy[8] *= 1e30
+    dy[9] *= 1e-36
+    dy[10] = 0
+    x[11, 1:] = -90
+    x[12] = x[12] * 40
+    x[13] = x[13] - 1e5
+    # In float32, as a caller has it.
+    x = x.astype(np.float32).astype(np.float64)
+    with np.errstate(all="ignore"):
+        top = x.max(-1, keepdims=True)
+        lse = np.where(np.isfinite(top), np.log(np.exp(x - top).sum(-1, keepdims=True)) + top, top)
+        log_p = x - lse
+        log_p[1] = -np.inf
+    if op == "logsumexp_backward":
+        return dy[:, 2:3], x, lse.astype(np.float32)
+    return dy, np.exp(log_p) if op == "softmax_backward" else log_p, lse
+
+
+SPECIAL_ROWS = 14
+for name, (length, algorithm, tuning) in ROWS.items():
+    for op in GRADIENTS if name == "warp" else SUMS:
+        for dtype in ("float32", "bfloat16", "float64"):
+            layout = Layout((SPECIAL_ROWS, length))
+            add(("specials", name), f"{op} {dtype}", op, layout, dtype, algorithm, values=with_specials, tuning=tuning)
+for op in GRADIENTS:
+    columns = Place((40, SPECIAL_ROWS), lambda x: x.T)
+    for dtype in ("float32", "bfloat16"):
+        for staged in (True, False):
+            layout = Layout((SPECIAL_ROWS, 40), saved=columns, dy=columns, dx=columns)
+            options = {"values": with_specials, "tuning": Tuning(staged=staged)}
+            add(("specials", "strided"), f"{op} {dtype}", op, layout, dtype, "strided", **options)
+
+MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
+
+
+@pytest.fixture(scope="session", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request):
+    """All kernels of this file, compiled together."""
+    machine = MACHINES[request.param]([case.plan for cases in LAUNCHES.values() for case in cases])
+    yield machine
+    machine.close()
+
+
+def check(machine, cases, seeds=(0, 1)):
+    for case in cases:
+        for seed in seeds:
+            error = case.error(machine, seed=seed)
+            assert error <= LIMITS[case.views[1].dtype.name], (case.name, case.plan.kernel, error)
+
+
+@pytest.mark.parametrize(("name", "op", "dtype"), [key for key in LAUNCHES if len(key) == 3])
+def test_every_layout(machine, name, op, dtype):
+    check(machine, LAUNCHES[name, op, dtype])
+
+
+@pytest.mark.parametrize("group", ["shapes", "drawn"])
+def test_every_shape_of_a_kernel(machine, group):
+    check(machine, LAUNCHES[group,])
+
+
+@pytest.mark.parametrize("name", [*ROWS, "strided"])
+def test_special_values(machine, name):
+    """NaN and infinities where the formula has them, and nowhere else; zeros where nothing was not masked."""
+    check(machine, LAUNCHES["specials", name])
+
+
+def test_the_same_bits_under_every_schedule(machine):
+    for name in ROWS:
+        case = LAUNCHES[name, "softmax_backward", "float32"][1]
+        results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (1, 3) for seed in range(6)}
+        assert len(results) == 1, case.plan.kernel
+
+
+@pytest.mark.parametrize("which", ["dy", "the saved array"])
+def test_in_place(machine, which):
+    """dx may be dy or the saved array: every element is read, as often as it is, before it is written."""
+    number = 2 if which == "dy" else 0
+    for name in ROWS:
+        case = LAUNCHES[name, "softmax_backward", "float32"][1]
+        arrays = [array for array in case.arrays() if array.word != 1]
+        place = [array.word for array in arrays].index(number)
+        arrays[place].also = 1
+        after = machine.launch(case.plan, arrays, grid=2, seed=1)[place]
+        assert after.tobytes() == case.run(machine).tobytes(), (name, which)

@@ -1,0 +1,227 @@
+"""Gradients on arrays that say they are on a GPU: planner, compiler and engine are real, the driver is the stub. Looked
+at is what is launched, with which addresses and when, and what is refused."""
+
+import sys
+
+import numpy as np
+import pytest
+from fake_libraries import Cupy, Jax
+
+from onepass import _engine, explain, gradients
+from onepass.cuda import precompile
+from onepass.cuda.device import NAMES
+
+HOT = ["cuCtxGetCurrent", "cuLaunchKernel"]
+SUMS = ("softmax_backward", "log_softmax_backward")
+GRADIENTS = (*SUMS, "logsumexp_backward")
+SHAPE = (64, 1000)
+
+
+@pytest.fixture
+def array(fake_gpu):
+    return fake_gpu.Array
+
+
+def call(op, saved, dy, *lse, **options):
+    return getattr(gradients, op)(dy, saved, *lse, **options)
+
+
+def inputs_of(op, array, shape=SHAPE, **options):
+    """What was saved, dy, and of logsumexp its result."""
+    if op != "logsumexp_backward":
+        return array(shape, **options), array(shape, **options)
+    return array(shape, **options), array(shape[:-1], **options), array(shape[:-1], **options)
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_the_second_call_is_one_launch(gpu, array, op):
+    inputs = inputs_of(op, array)
+    first = call(op, *inputs)
+    assert "cuModuleLoadData" in gpu.calls
+    second = call(op, *inputs)
+    assert gpu.calls == HOT
+    for dx in (first, second):
+        assert (type(dx), dx.shape, dx.dtype, dx.device) == (array, SHAPE, "float32", 0)
+    saved, *beside = inputs
+    expected = (saved.address, second.address, *(x.address for x in beside), *SHAPE)
+    assert gpu.words(len(expected)) == expected
+    assert _engine.last_algorithm() == ("warp" if op == "logsumexp_backward" else "block")
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_out_may_be_an_input(gpu, array, op):
+    inputs = inputs_of(op, array)
+    for out in (array(SHAPE), *inputs[: 1 if op == "logsumexp_backward" else 2]):
+        for _ in range(2):
+            gpu.forget_calls()
+            assert call(op, *inputs, out=out) is out
+            assert gpu.words(3) == (inputs[0].address, out.address, inputs[1].address)
+        assert gpu.calls == HOT
+
+
+@pytest.mark.parametrize(
+    ("options", "algorithm"),
+    [
+        ({"dim": 0}, "strided"),
+        ({"dim": (0, 1)}, "block_uncached"),
+        ({"dtype": np.float64}, "block"),
+        ({"algorithm": "warp"}, "warp"),
+        ({"algorithm": "block_smem"}, "block_smem"),
+        ({"algorithm": "block_uncached"}, "block_uncached"),
+        ({"algorithm": "strided"}, "strided"),
+    ],
+    ids=str,
+)
+def test_every_way_to_say_a_call_gets_hot(gpu, array, options, algorithm):
+    inputs = inputs_of("softmax_backward", array)
+    call("softmax_backward", *inputs, **options)
+    gpu.forget_calls()
+    dx = call("softmax_backward", *inputs, **options)
+    assert gpu.calls == HOT
+    assert _engine.last_algorithm() == algorithm
+    assert dx.dtype == np.dtype(options.get("dtype", "float32")).name
+
+
+def test_where_dy_lies_is_part_of_the_plan(gpu, array):
+    """Its strides, its dtype and its address; the strides reach the kernel, which is that of any dy read by element."""
+    y = array(SHAPE)
+    call("softmax_backward", y, array(SHAPE))
+    others = (array(SHAPE, offset=4), array(SHAPE, strides=(1, 0)), array(SHAPE, dtype="float16"))
+    for dy, loads in zip(others, (True, False, True), strict=True):
+        gpu.forget_calls()
+        call("softmax_backward", y, dy)
+        calls = gpu.calls
+        assert len(calls) > len(HOT)
+        assert ("cuModuleLoadData" in calls) == loads
+        gpu.forget_calls()
+        call("softmax_backward", y, dy)
+        assert gpu.calls == HOT
+    call("softmax_backward", y, array(SHAPE, strides=(1, 0)))
+    assert gpu.words(13)[3:] == (64, 1000, 64, 1000, 1000, 1, 1000, 1, 1, 0)
+
+
+def test_nothing_to_do_is_no_launch(gpu, array):
+    for shape in ((0, 5), (5, 0)):
+        for op in GRADIENTS:
+            for _ in range(2):
+                gpu.forget_calls()
+                assert call(op, *inputs_of(op, array, shape)).shape == shape
+                assert "cuLaunchKernel" not in gpu.calls
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_all_inputs_must_be_on_one_gpu(gpu, array, op):
+    saved, *beside = inputs_of(op, array)
+    for i, x in enumerate(beside):
+        given = list(beside)
+        given[i] = array(x.shape, device=1)
+        with pytest.raises(ValueError, match="is on cuda:1, . on cuda:0; they must be on one device"):
+            call(op, saved, *given)
+        given[i] = np.zeros(x.shape, np.float32)
+        with pytest.raises((TypeError, ValueError), match="must be"):
+            call(op, saved, *given)
+    with pytest.raises(ValueError, match="out is on cuda:1"):
+        call(op, saved, *beside, out=array(SHAPE, device=1))
+    assert "cuLaunchKernel" not in gpu.calls
+
+
+def test_an_algorithm_that_cannot_serve_says_why(gpu, array):
+    for algorithm, why in (("online", "no running maximum"), ("three_pass", "no running maximum")):
+        with pytest.raises(ValueError, match=f"softmax_backward: algorithm '{algorithm}' cannot serve .*{why}"):
+            call("softmax_backward", *inputs_of("softmax_backward", array), algorithm=algorithm)
+    for algorithm, length, why in (("warp", 100000, "registers of a warp"), ("block", 100000, "registers of a block")):
+        with pytest.raises(ValueError, match=why):
+            call("softmax_backward", *inputs_of("softmax_backward", array, (4, length)), algorithm=algorithm)
+    with pytest.raises(ValueError, match="bytes of shared memory"):
+        call("softmax_backward", *inputs_of("softmax_backward", array, (4, 100000)), algorithm="block_smem")
+    with pytest.raises(ValueError, match="no row is needed twice"):
+        call("logsumexp_backward", *inputs_of("logsumexp_backward", array), algorithm="block")
+    with pytest.raises(ValueError, match="do not lie side by side"):
+        call("softmax_backward", *inputs_of("softmax_backward", array), dim=0, algorithm="block")
+
+
+# ---- libraries ----
+
+
+def test_cupy_arrays_are_read_on_the_stream_that_cupy_has_current(gpu, array, monkeypatch):
+    cupy = Cupy(array)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    y, dy = (cupy.ndarray(array(SHAPE)) for _ in range(2))
+    for _ in range(2):
+        gpu.forget_calls()
+        dx = gradients.softmax_backward(dy, y)
+        assert type(dx) is cupy.ndarray
+        assert gpu.words(3) == (y.inner.address, dx.inner.address, dy.inner.address)
+        assert gpu.launched.stream == cupy.streams[0]
+    assert [name for name in gpu.calls if "Ctx" not in name] == ["cuLaunchKernel"]
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_a_jax_result_takes_every_input_along(gpu, array, monkeypatch, op):
+    jax = Jax(array)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    memory = inputs_of(op, array)
+    held = [sys.getrefcount(x) for x in memory]
+    dx = call(op, *map(jax.ArrayImpl, memory))
+    assert all(sys.getrefcount(x) > before for x, before in zip(memory, held, strict=True))
+    jax.taken.clear()
+    del dx
+    assert [sys.getrefcount(x) for x in memory] == held
+
+
+# ---- plans before a call ----
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_precompiled_kernels_are_found(gpu, array, op):
+    plan = precompile(op, (64, 2048), "bfloat16")
+    assert "cuModuleLoadData" in gpu.calls
+    call(op, *inputs_of(op, array, (64, 2048), dtype="bfloat16"))
+    assert "cuModuleLoadData" not in gpu.calls
+    assert plan.algorithm == _engine.last_algorithm()
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+@pytest.mark.parametrize("device", NAMES)
+def test_explain_knows_every_device(op, device):
+    for shape, dim in (
+        ((4096, 32), -1),
+        ((4096, 8192), -1),
+        ((4096, 50257), -1),
+        ((64, 1 << 20), -1),
+        ((64, 64, 49), 1),
+    ):
+        report = explain(op, shape, "bfloat16", dim, device=device)
+        assert report.plan.why
+        assert report.moved_bytes >= report.problem.floor_bytes
+        assert str(report)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dim", "text"),
+    [
+        ("softmax_backward", (4096, 4096), -1, "block: a block of 256 per row, 2 x packs of 8 each, in registers"),
+        ("softmax_backward", (70, 300), -1, "warp: 32 lanes per row, 2 x packs of 8 each, head and tail peeled"),
+        ("softmax_backward", (64, 1 << 20), -1, "packs of 8 each, partly in 231392 bytes of shared memory"),
+        ("logsumexp_backward", (64, 4096), -1, "warp: 32 lanes per segment of a row, packs of 8 each, read once"),
+        ("softmax_backward", (64, 64, 48), 1, "packs of 8 each, in 16384 bytes of shared memory"),
+    ],
+)
+def test_a_plan_in_words(op, shape, dim, text):
+    assert text in str(explain(op, shape, "bfloat16", dim, device="h200").plan)
+
+
+def test_the_ladder():
+    """Each tier from the length that the one before cannot take, on an H200."""
+    for length, algorithm in (
+        (512, "warp"),
+        (520, "block"),
+        (8192, "block"),
+        (8200, "block_smem"),
+        (57000, "block_smem"),
+    ):
+        assert explain("softmax_backward", (4096, length), "bfloat16", device="h200").plan.algorithm == algorithm
+    plan = explain("softmax_backward", (4096, 131072), "bfloat16", device="h200").plan
+    assert (plan.algorithm, plan.reads) == ("block_uncached", 2)
+    assert 0 < plan.shared_bytes <= 227 << 10
+    assert explain("logsumexp_backward", (4096, 131072), "bfloat16", device="h200").plan.reads == 1
