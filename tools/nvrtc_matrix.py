@@ -22,10 +22,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from onepass.call import operands_like
 from onepass.cuda.device import Device, by_name
 from onepass.cuda.kernel_plan import COMPILER_OPTIONS
 from onepass.cuda.plan import CudaPlan, make_cuda_plan
-from onepass.problem import make_problem
+from onepass.problem import contiguous_strides, make_problem
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "src/onepass/include"
@@ -44,7 +45,7 @@ PER_PROGRAM = 8
 
 def problems() -> Iterator[tuple]:
     """(op, dtype, result dtype, shape, dim, algorithm, addresses), each for the kernel that it brings about."""
-    known, unknown = (0, 0), None
+    known, unknown = (0, 0, 0, 0), None
     for dtype in ("float32", "bfloat16", "float16", "float64"):
         for length in (3, 32, 100, 512, 1000, 1023, 1024, 2048, 4096, 8192, 16384, 32768, 50257, 262144):
             yield "softmax", dtype, dtype, (4096, length), 1, None, known
@@ -77,7 +78,28 @@ def problems() -> Iterator[tuple]:
     ):
         yield "softmax", dtype, result, (4096, 1000), 1, None, known
         yield "log_softmax", dtype, result, (4096, 8192), 1, None, known
-    for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
+    for op in ("softmax_backward", "log_softmax_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for length in (3, 32, 100, 512, 1023, 1024, 4096, 8192, 16384, 50257, 262144):
+                yield op, dtype, dtype, (4096, length), 1, None, known
+            for length in (1000, 4096, 262144):
+                yield op, dtype, dtype, (4096, length), 1, None, unknown
+            for shape, dim in (((32, 256, 3136), 1), ((4096, 4096), 0), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
+                yield op, dtype, dtype, shape, dim, None, known
+    for dtype in ("float16", "float64"):
+        for length in (100, 1023, 4096, 8192, 16384, 262144):
+            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, known
+        for length in (1000, 30000, 262144):
+            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, unknown
+        yield "softmax_backward", dtype, dtype, (4096, 64), 0, None, known
+    for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
+        yield "softmax_backward", dtype, result, (4096, 1000), 1, None, known
+        yield "log_softmax_backward", dtype, result, (4096, 8192), 1, None, known
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        for length in (32, 1000, 8192, 50257):
+            yield "logsumexp_backward", dtype, dtype, (4096, length), 1, None, known
+        yield "logsumexp_backward", dtype, dtype, (32, 256, 3136), 1, None, known
+    for op in ("softmax", "log_softmax", "sum", "softmax_backward"):  # two reduced axes that do not lie together
         yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
 
 
@@ -86,7 +108,8 @@ def plans(device: Device) -> list[CudaPlan]:
     found: dict[str, CudaPlan] = {}
     for op, dtype, result, shape, dim, algorithm, addresses in problems():
         dims = dim if isinstance(dim, tuple) else (dim,)
-        problem = make_problem(op, dtype, shape, dims, result_dtype=result)
+        second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
+        problem = make_problem(op, dtype, shape, dims, result_dtype=result, second=second, third=third)
         plan = make_cuda_plan(problem, device, algorithm, addresses=addresses)
         if found.setdefault(plan.kernel, plan).shared_bytes < plan.shared_bytes:
             found[plan.kernel] = plan
