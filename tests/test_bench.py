@@ -94,7 +94,7 @@ def test_the_reference_itself_passes_and_a_small_error_does_not(op, shape, dim):
 @pytest.mark.parametrize(("shape", "dim"), [((6, 40), -1), ((3, 50, 4), 1), ((1, 3000), -1)])
 def test_a_gradient_passes_and_a_small_error_does_not(op, shape, dim):
     data = peers.make_data(cell_of(op, shape, dim=dim), "numpy")
-    verifier = Verifier(data.cell, data.x_numpy, dy=data.dy_numpy)
+    verifier = Verifier(data.cell, data.x_numpy, beside=() if data.dy_numpy is None else (data.dy_numpy,))
     right = getattr(reference, op)(data.dy_numpy, data.x_numpy, dim).astype(np.float32)
     assert verifier.error(right) <= 1
     assert verifier.error(right * np.float32(1.001)) > verifier.tolerance
@@ -190,7 +190,7 @@ def test_a_copy_that_copies_nothing_is_found(monkeypatch):
 def test_every_installed_contender_is_right(name, op, shape, dim, dtype):
     cell = cell_of(op, shape, dim=dim, dtype=dtype)
     data = peers.make_data(cell, "torch" if name == "torch" else "numpy")
-    verifier = Verifier(cell, data.x_numpy, dy=data.dy_numpy)
+    verifier = Verifier(cell, data.x_numpy, beside=() if data.dy_numpy is None else (data.dy_numpy,))
     for contender in peers.PEERS[name].prepare(data):
         assert verifier.error(contender.result(data.out_numpy)) <= verifier.tolerance, contender.statement
 

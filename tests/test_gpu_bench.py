@@ -5,17 +5,19 @@ from dataclasses import asdict
 
 import pytest
 
-from onepass.bench import report, run
+from onepass.bench import gpu_gradients, report, run
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
-from onepass.bench.gpu_peers import GPU_PEERS, GpuContender, GpuData
+from onepass.bench.gpu_contenders import GpuContender, GpuData
+from onepass.bench.gpu_peers import GPU_PEERS, make_data
 from onepass.bench.gpu_plot import draw
 from onepass.bench.gpu_run import GpuVerifier, _verified
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.timing import Timing, Window
 from onepass.bench.verify import WrongResult
+from onepass.call import operands_like
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
-from onepass.problem import make_problem, normalize_dims
+from onepass.problem import contiguous_strides, make_problem, normalize_dims
 
 torch = pytest.importorskip("torch")
 
@@ -24,11 +26,14 @@ def test_every_cell_has_its_own_name_and_a_plan_for_every_variant():
     assert len({cell.name for cell in GPU_CELLS}) == len(GPU_CELLS)
     for cell in GPU_CELLS:
         assert cell.why
-        problem = make_problem(cell.op, cell.dtype, cell.shape, normalize_dims(cell.op, cell.dim, cell.shape))
+        dims = normalize_dims(cell.op, cell.dim, cell.shape)
+        second, third = operands_like(cell.op, cell.dtype, cell.shape, contiguous_strides(cell.shape), dims)
+        problem = make_problem(cell.op, cell.dtype, cell.shape, dims, second=second, third=third)
+        assert cell.moved_bytes == problem.floor_bytes
         for variant in cell.variants:
             for device in ("h100", "h200"):
                 plan = make_cuda_plan(
-                    problem, by_name(device), variant.algorithm, addresses=(0, 0), tuning=variant.tuning
+                    problem, by_name(device), variant.algorithm, addresses=(0, 0, 0, 0), tuning=variant.tuning
                 )
                 assert plan.algorithm == variant.algorithm
 
@@ -39,7 +44,7 @@ def test_the_verifier_passes_torch_and_nothing_else(op, dtype):
     cell = GpuCell("made up", op, (50, 30, 8), "a test", dim=1, dtype=dtype)
     x = torch.randn(cell.shape, dtype=getattr(torch, dtype))
     good = getattr(torch, op)(x.double(), dim=1).to(x.dtype)
-    verifier = GpuVerifier(GpuData(cell, x, torch.empty_like(good)))
+    verifier = GpuVerifier(GpuData(cell, x, (), torch.empty_like(good)))
     assert verifier.error(good) <= verifier.tolerance
     for broken in (torch.full_like(good, float("nan")), good.double(), good[:-1]):
         with pytest.raises(WrongResult):
@@ -47,12 +52,37 @@ def test_the_verifier_passes_torch_and_nothing_else(op, dtype):
     assert verifier.error(good * 1.1 + 0.1) > verifier.tolerance
 
 
+GRADIENT_CELLS = [
+    ("softmax_backward", (50, 300), -1),
+    ("softmax_backward", (50, 30, 8), 1),
+    ("log_softmax_backward", (50, 300), -1),
+    ("logsumexp_backward", (50, 300), -1),
+    ("logsumexp_backward", (50, 30, 8), 1),
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "dim"), GRADIENT_CELLS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_of_gradients_too(op, shape, dim, dtype):
+    """Of torch, of onepass itself, and of what is off."""
+    cell = GpuCell("made up", op, shape, "a test", dim, dtype)
+    data = make_data(cell, "cpu")
+    verifier = GpuVerifier(data)
+    (torchs,) = gpu_gradients.of_torch(data)
+    good = torchs.call()
+    assert verifier.error(good) <= 4 * verifier.tolerance
+    for broken in (torch.full_like(good, float("nan")), good.double(), good[:-1]):
+        with pytest.raises(WrongResult):
+            verifier.error(broken)
+    assert verifier.error(good * 1.1 + 0.1) > 4 * verifier.tolerance
+
+
 @pytest.mark.parametrize(("ours", "status"), [(True, "wrong"), (False, "ok")])
 def test_room_for_honest_sums_is_for_others_only(ours, status):
     cell = GpuCell("made up", "softmax", (50, 400), "a test")
     x = torch.randn(cell.shape)
     off = torch.softmax(x.double(), -1).float() * (1 + 60 * 2**-24)  # between what onepass may and what others may
-    data = GpuData(cell, x, torch.empty_like(x))
+    data = GpuData(cell, x, (), torch.empty_like(x))
     contender = GpuContender("someone", "fresh", "", lambda: off, cell.moved_bytes, ours=ours)
     verifier = GpuVerifier(data)
     assert verifier.tolerance < verifier.error(off) < 4 * verifier.tolerance

@@ -8,6 +8,9 @@ import pytest
 from fake_libraries import Cupy, Jax
 
 from onepass import _engine, explain, gradients
+from onepass.bench import gpu_gradients
+from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
+from onepass.bench.gpu_contenders import GpuData
 from onepass.cuda import precompile
 from onepass.cuda.device import NAMES
 
@@ -167,6 +170,30 @@ def test_a_jax_result_takes_every_input_along(gpu, array, monkeypatch, op):
     jax.taken.clear()
     del dx
     assert [sys.getrefcount(x) for x in memory] == held
+
+
+# ---- the benchmark ----
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_what_the_benchmark_calls(gpu, array, op):
+    """A call with a result of its own, one into out=, and one for each variant: each a single launch."""
+    variants = next(c for c in GPU_CELLS if c.group == "backward_waiting").variants if op in SUMS else ()
+    cell = GpuCell("made up", op, SHAPE, "a test", variants=variants)
+    data = GpuData(cell, *_split(inputs_of(op, array)), array(SHAPE))
+    contenders = gpu_gradients.of_onepass(data)
+    assert len(contenders) == 2 + len(variants)
+    for contender in contenders:
+        contender.call()
+        gpu.forget_calls()
+        result = contender.call()
+        assert gpu.calls == HOT
+        assert (result is data.out) == (contender.mode == "out")
+        assert gpu.words(3) == (data.x.address, result.address, data.beside[0].address)
+
+
+def _split(inputs):
+    return inputs[0], inputs[1:]
 
 
 # ---- plans before a call ----

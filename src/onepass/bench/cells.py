@@ -51,8 +51,11 @@ class Cell:
 
     @property
     def input_bytes(self) -> int:
-        inputs = 2 if self.op in GRADIENTS else 1
-        return inputs * math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        elements = math.prod(self.shape)
+        beside = elements if self.op in GRADIENTS else 0
+        if self.op == "logsumexp_backward":  # dy and lse have one value for a row
+            beside = 2 * elements // self.length
+        return (elements + beside) * ITEM_BYTES[self.dtype]
 
     @property
     def moved_bytes(self) -> int:

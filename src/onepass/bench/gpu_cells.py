@@ -63,6 +63,81 @@ def _tunings(lanes_of: int, item_bytes: int) -> tuple[Variant, ...]:
     return (*variants, Variant("padded", "warp", Tuning(padded=True)))
 
 
+_BACKWARD = (
+    # (shape, dim, dtype, why)
+    ((32768, 4096), -1, "bfloat16", "the home of every peer"),
+    ((4096, 131072), -1, "bfloat16", "rows of which two arrays fit no block"),
+    ((1, 128256), -1, "float32", "one row of a vocabulary"),
+    ((65536, 32), -1, "float32", "rows of a few lanes"),
+    ((65536, 128), -1, "bfloat16", "rows of a few lanes, 16 bits"),
+    ((32768, 256), -1, "bfloat16", "a warp"),
+    ((65536, 1000), -1, "float32", "classes: a small block"),
+    ((16384, 1024), -1, "float32", "attention scores"),
+    ((16384, 2048), -1, "bfloat16", "attention scores, 16 bits"),
+    ((8192, 8192), -1, "float32", "the longest row of registers with several blocks"),
+    ((8192, 8192), -1, "bfloat16", "the same in 16 bits"),
+    ((4096, 16384), -1, "bfloat16", "shared memory"),
+    ((4096, 32000), -1, "bfloat16", "a vocabulary in shared memory"),
+    ((4096, 50257), -1, "bfloat16", "an odd vocabulary"),
+    ((2048, 32768), -1, "float32", "just beyond shared memory"),
+    ((1024, 65536), -1, "bfloat16", "a little beyond shared memory"),
+    ((128, 131072), -1, "float32", "a row for each multiprocessor"),
+    ((16, 1048576), -1, "float32", "fewer rows than multiprocessors"),
+    ((8, 128256), -1, "bfloat16", "decoding"),
+    ((1, 1048576), -1, "float32", "one huge row"),
+    ((32, 256, 56, 56), 1, "float32", "channels of an image"),
+    ((64, 1000, 196), 1, "float32", "classes of a dense classifier"),
+    ((8, 21, 512, 512), 1, "float32", "segmentation"),
+    ((16, 150, 128, 128), 1, "bfloat16", "segmentation, 16 bits"),
+    ((2, 128256, 16), 1, "float32", "vocabulary before a small inner"),
+    ((4096, 4096), 0, "float32", "the columns of a matrix"),
+)
+_BACKWARD_BLOCKS = (
+    *(Variant(f"block of {n}", "block", Tuning(threads=n)) for n in (256, 512)),
+    Variant("block of 256, 5 resident", "block", Tuning(threads=256, resident=5)),
+)
+_BACKWARD_KEPT = (
+    Variant("part in shared memory", "block_uncached"),
+    Variant("512 threads", "block_uncached", Tuning(threads=512)),
+    Variant("nothing kept", "block_uncached", Tuning(kept=0)),
+)
+
+
+_BACKWARD_SHARED = (
+    Variant("all in shared memory", "block_smem"),
+    Variant("a part, 2 blocks", "block_uncached", Tuning(threads=512, resident=2)),
+    Variant("a part, 3 blocks", "block_uncached", Tuning(threads=512, resident=3)),
+)
+
+
+def _gradients() -> list[GpuCell]:
+    cells = [
+        GpuCell("backward", "softmax_backward", shape, why, dim, dtype, quick=shape == (32768, 4096))
+        for shape, dim, dtype, why in _BACKWARD
+    ]
+    for op, shape in (
+        ("log_softmax_backward", (32768, 4096)),
+        ("log_softmax_backward", (8192, 32000)),
+        ("log_softmax_backward", (4096, 50257)),
+        ("logsumexp_backward", (32768, 4096)),
+        ("logsumexp_backward", (4096, 128256)),
+        ("logsumexp_backward", (4096, 50257)),
+    ):
+        cells.append(GpuCell("backward", op, shape, "the other gradients", dtype="bfloat16"))
+    for shape, dtype, variants in (
+        ((32768, 4096), "bfloat16", (*_BACKWARD_BLOCKS, Variant("shared memory", "block_smem"))),
+        ((16384, 4096), "float32", (*_BACKWARD_BLOCKS, Variant("shared memory", "block_smem"))),
+        ((8192, 32000), "bfloat16", _BACKWARD_SHARED),
+        ((4096, 50257), "bfloat16", _BACKWARD_SHARED),
+        ((8192, 16384), "float32", _BACKWARD_SHARED),
+        ((4096, 131072), "bfloat16", _BACKWARD_KEPT),
+        ((2048, 65536), "float32", _BACKWARD_KEPT),
+    ):
+        group, op, why = "backward_waiting", "softmax_backward", "where a row of two arrays waits"
+        cells.append(GpuCell(group, op, shape, why, dtype=dtype, variants=variants, peers=False))
+    return cells
+
+
 def _registry() -> tuple[GpuCell, ...]:
     cells = []
     for n in _SEED_LENGTHS:
@@ -104,6 +179,7 @@ def _registry() -> tuple[GpuCell, ...]:
         cells.append(GpuCell("ops", op, shape, "the other operations", dtype="bfloat16"))
     for shape, dtype in (((32768, 4096), "bfloat16"), ((4096, 50257), "bfloat16"), ((32, 128256), "float32")):
         cells.append(GpuCell("logits", "softmax", shape, "vocabularies; an odd one", dtype=dtype))
+    cells += _gradients()
     cells.append(GpuCell("calls", "softmax", (8, 8), "what a call costs the host", quick=True))
     return tuple(cells)
 

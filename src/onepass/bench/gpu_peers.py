@@ -5,44 +5,20 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import onepass
 from onepass import _engine
+from onepass.bench import gpu_gradients
 from onepass.bench.cells import REDUCTIONS
 from onepass.bench.gpu_cells import GpuCell
+from onepass.bench.gpu_contenders import GpuContender, GpuData, contender
 from onepass.bench.peers import Peer
+from onepass.problem import GRADIENTS
 
 _EMPTY_KERNEL = "__global__ void empty(const __grid_constant__ onepass::cuda::Layout<1>) {}"
 RELAUNCHES = 100
-
-
-@dataclass(frozen=True)
-class GpuData:
-    """The tensors of one cell."""
-
-    cell: GpuCell
-    x: Any
-    out: Any
-
-
-@dataclass(frozen=True)
-class GpuContender:
-    """One way to compute a cell. Modes: "fresh", "out", "copy", and "bound" for what no result is expected of."""
-
-    peer: str
-    mode: str
-    statement: str
-    call: Callable[[], Any]
-    moved_bytes: int
-    repeats: int = 1  # that the call makes of what is measured
-    ours: bool = False  # onepass, or one of its variants
-
-    @property
-    def label(self) -> str:
-        return f"{self.peer} out=" if self.mode == "out" else self.peer
 
 
 def make_data(cell: GpuCell, device: str, seed: int = 0) -> GpuData:
@@ -51,11 +27,10 @@ def make_data(cell: GpuCell, device: str, seed: int = 0) -> GpuData:
     generator = torch.Generator(device).manual_seed(seed)
     dtype = getattr(torch, cell.dtype)
     x = torch.empty(cell.shape, dtype=dtype, device=device).normal_(generator=generator)
-    return GpuData(cell, x, torch.full(cell.result_shape, float("nan"), dtype=dtype, device=device))
-
-
-def _contender(peer: str, mode: str, data: GpuData, statement: str, call: Callable[[], Any]) -> GpuContender:
-    return GpuContender(peer, mode, statement, call, data.cell.moved_bytes)
+    out = torch.full(cell.result_shape, float("nan"), dtype=dtype, device=device)
+    if cell.op in GRADIENTS:
+        return GpuData(cell, *gpu_gradients.inputs(cell, x, generator), out)
+    return GpuData(cell, x, (), out)
 
 
 def _onepass(data: GpuData) -> list[GpuContender]:
@@ -63,8 +38,8 @@ def _onepass(data: GpuData) -> list[GpuContender]:
     op = getattr(onepass, cell.op)
     call = f"onepass.{cell.op}(x, dim={cell.dim}"
     found = [
-        _contender("onepass", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim)),
-        _contender("onepass", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)),
+        contender("onepass", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim)),
+        contender("onepass", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)),
     ]
     if cell.variants:
         from onepass.cuda import prepare
@@ -72,8 +47,8 @@ def _onepass(data: GpuData) -> list[GpuContender]:
         prepared = prepare(cell.op, x, cell.dim, out=out, algorithm=variant.algorithm, tuning=variant.tuning)
         options = f"algorithm={variant.algorithm!r}, tuning={variant.tuning}"
         statement = f"prepare({cell.op!r}, x, {cell.dim}, out=out, {options})(x, out)"
-        found.append(_contender(variant.name, "out", data, statement, lambda run=prepared: run(x, out)))  # type: ignore[misc]
-    return [replace(contender, ours=True) for contender in found]
+        found.append(contender(variant.name, "out", data, statement, lambda run=prepared: run(x, out)))  # type: ignore[misc]
+    return [replace(one, ours=True) for one in found]
 
 
 def _torch(data: GpuData) -> list[GpuContender]:
@@ -81,9 +56,9 @@ def _torch(data: GpuData) -> list[GpuContender]:
     cell, x, out = data.cell, data.x, data.out
     op = getattr(torch, cell.op)
     call = f"torch.{cell.op}(x, dim={cell.dim}"
-    found = [_contender("torch", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim))]
+    found = [contender("torch", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim))]
     if cell.op != "log_softmax":  # torch.log_softmax takes no out=
-        found.append(_contender("torch", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)))
+        found.append(contender("torch", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)))
     return found
 
 
@@ -96,7 +71,7 @@ def _torch_compile(data: GpuData) -> list[GpuContender]:
     op = getattr(torch, cell.op)
     compiled = torch.compile(lambda t: op(t, dim=cell.dim), dynamic=False)
     statement = f"torch.compile(torch.{cell.op})(x, dim={cell.dim})"
-    return [_contender("torch.compile", "fresh", data, statement, lambda: compiled(x))]
+    return [contender("torch.compile", "fresh", data, statement, lambda: compiled(x))]
 
 
 def _liger(data: GpuData) -> list[GpuContender]:
@@ -105,7 +80,7 @@ def _liger(data: GpuData) -> list[GpuContender]:
         return []
     ops = importlib.import_module("liger_kernel.ops.softmax")
     return [
-        _contender("liger", "fresh", data, "LigerSoftmaxFunction.apply(x)", lambda: ops.LigerSoftmaxFunction.apply(x))
+        contender("liger", "fresh", data, "LigerSoftmaxFunction.apply(x)", lambda: ops.LigerSoftmaxFunction.apply(x))
     ]
 
 
@@ -116,7 +91,7 @@ def _quack(data: GpuData) -> list[GpuContender]:
     quack = importlib.import_module("quack.softmax")
     rows = data.x.reshape(-1, cell.length)
     return [
-        _contender("quack", "fresh", data, "softmax_fwd(x)", lambda: quack.softmax_fwd(rows).reshape(data.x.shape)),
+        contender("quack", "fresh", data, "softmax_fwd(x)", lambda: quack.softmax_fwd(rows).reshape(data.x.shape)),
     ]
 
 
@@ -129,7 +104,14 @@ def _cupy(data: GpuData) -> list[GpuContender]:
     torch = importlib.import_module("torch")
     x = cupy.from_dlpack(data.x)
     statement = f"cupyx.scipy.special.{cell.op}(x, axis={cell.dim})"
-    return [_contender("cupy", "fresh", data, statement, lambda: torch.from_dlpack(op(x, axis=cell.dim)))]
+    return [contender("cupy", "fresh", data, statement, lambda: torch.from_dlpack(op(x, axis=cell.dim)))]
+
+
+_Prepare = Callable[[GpuData], list[GpuContender]]
+
+
+def _either(forward: _Prepare, gradient: _Prepare) -> _Prepare:
+    return lambda data: (gradient if data.cell.op in GRADIENTS else forward)(data)
 
 
 def _jax(data: GpuData) -> list[GpuContender]:
@@ -144,7 +126,7 @@ def _jax(data: GpuData) -> list[GpuContender]:
     compiled = jax.jit(partial(getattr(jax.nn, cell.op), axis=cell.dim))
     # JAX has a stream of its own: the hand-over both ways makes it wait for torch's, and torch's for it.
     return [
-        _contender(
+        contender(
             "jax",
             "fresh",
             data,
@@ -157,13 +139,13 @@ def _jax(data: GpuData) -> list[GpuContender]:
 GPU_PEERS = {
     peer.name: peer
     for peer in (
-        Peer("onepass", ("onepass",), ("any",), _onepass),
-        Peer("torch", ("torch",), ("any",), _torch),
-        Peer("torch.compile", ("torch", "triton"), ("any",), _torch_compile),
-        Peer("quack", ("quack",), ("any",), _quack),
-        Peer("liger", ("liger_kernel",), ("any",), _liger),
-        Peer("cupy", ("cupy", "cupyx"), ("any",), _cupy),
-        Peer("jax", ("jax",), ("any",), _jax),
+        Peer("onepass", ("onepass",), ("any",), _either(_onepass, gpu_gradients.of_onepass)),
+        Peer("torch", ("torch",), ("any",), _either(_torch, gpu_gradients.of_torch)),
+        Peer("torch.compile", ("torch", "triton"), ("any",), _either(_torch_compile, gpu_gradients.of_torch_compile)),
+        Peer("quack", ("quack",), ("any",), _either(_quack, gpu_gradients.of_quack)),
+        Peer("liger", ("liger_kernel",), ("any",), _either(_liger, gpu_gradients.of_liger)),
+        Peer("cupy", ("cupy", "cupyx"), ("any",), _either(_cupy, lambda _: [])),
+        Peer("jax", ("jax",), ("any",), _either(_jax, lambda _: [])),
     )
 }
 
@@ -174,7 +156,7 @@ def bounds(data: GpuData) -> list[GpuContender]:
     x, cell = data.x, data.cell
     _engine.register_exchange_type(type(x))
     target = data.out if cell.op not in REDUCTIONS else torch.empty_like(x)
-    found = [GpuContender("copy", "copy", "out.copy_(x)", lambda: target.copy_(x), 2 * cell.input_bytes)]
+    found = [GpuContender("copy", "copy", "out.copy_(x)", lambda: target.copy_(x), 2 * x.nbytes)]
     empty = bound_empty_kernel(x.device.index)
     if cell.group != "calls":
         found.append(
@@ -207,6 +189,7 @@ def bound_empty_kernel(ordinal: int) -> _engine.Bound:
         units=1,
         units_per_block=1,
         waves=0,
+        arrays=2,
         words=(0,) * 5,
         result_dtype=0,
         shape=(),

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 
 import onepass
 from onepass import _engine
-from onepass.bench import timing
+from onepass.bench import gpu_gradients, timing
 from onepass.bench.cells import REDUCTIONS
 from onepass.bench.gpu_cells import GpuCell
-from onepass.bench.gpu_peers import GpuContender, GpuData, bounds, make_data
+from onepass.bench.gpu_contenders import GpuContender, GpuData
+from onepass.bench.gpu_peers import bounds, make_data
 from onepass.bench.gpu_timing import Flush, GpuEffort, interleave
 from onepass.bench.peers import Peer
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.verify import Verifier, WrongResult
 from onepass.cuda.launch import read_device
+from onepass.problem import GRADIENTS
 
 FULL = GpuEffort(rounds=11, most_rounds=60, seconds=0.5)
 QUICK = GpuEffort(rounds=5, most_rounds=10, seconds=0.1)
@@ -35,8 +37,7 @@ class GpuVerifier(Verifier):
     """Compares on the host what the reference has, and looks for unwritten elements on the GPU."""
 
     def __init__(self, data: GpuData):
-        cell = data.cell
-        super().__init__(cell, data.x, dtype=np.dtype(_numpy_name(cell.dtype)))
+        super().__init__(data.cell, data.x, dtype=np.dtype(_numpy_name(data.cell.dtype)), beside=data.beside)
 
     def _take(self, full: Any) -> NDArray[Any]:
         cell = self.cell
@@ -100,7 +101,10 @@ def measure(cell: GpuCell, peers: Sequence[Peer], effort: GpuEffort, device: str
         else:
             flush = Flush(device, torch.cuda.get_device_properties(device).L2_cache_size)
             timings = interleave({label: c.call for label, c in contenders.items()}, effort, flush)
-        getattr(onepass, cell.op)(data.x, dim=cell.dim)
+        if cell.op in GRADIENTS:
+            gpu_gradients.run_onepass(data)
+        else:
+            getattr(onepass, cell.op)(data.x, dim=cell.dim)
         algorithm = _engine.last_algorithm()
     torch.cuda.empty_cache()
     timed = tuple(replace(outcome, timing=timings.get(outcome.label)) for outcome in outcomes)

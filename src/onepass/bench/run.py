@@ -145,7 +145,7 @@ def measure(cell: Cell, peers: Sequence[Peer], effort: Effort) -> CellReport:
         return CellReport(cell, skipped=f"needs {needed}, more than half of the {memory / 2**30:.1f} GiB here")
     framework = "torch" if torch_takes_part and cell.framework != "numpy" else "numpy"
     data = make_data(cell, framework)
-    verifier = Verifier(cell, data.x_numpy, dy=data.dy_numpy)
+    verifier = Verifier(cell, data.x_numpy, beside=() if data.dy_numpy is None else (data.dy_numpy,))
     outcomes, timers = [], {}
     for contender, problem in _prepared(data, peers):
         outcome = problem or _verified(contender, data, verifier)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onepass import reference
-from onepass.bench.cells import GRADIENTS, REDUCTIONS, Cell
+from onepass.bench.cells import REDUCTIONS, Cell
+from onepass.problem import GRADIENTS
 
 Array = NDArray[Any]
 
@@ -18,7 +19,7 @@ _SCANNED = 1 << 22  # elements looked at together in the scan for unwritten valu
 # Allowed error in units in the last place: (at any length, more per million elements of a row). Generous on purpose:
 # it must pass every honest float32 accumulation (the worst of them: 362 at 16.8 million elements) and nothing else.
 _ULPS = {"softmax": (32, 64), "log_softmax": (8, 4), "logsumexp": (4, 2), "sum": (4, 0), "mean": (4, 0)}
-_ULPS |= {"softmax_backward": (8, 64), "log_softmax_backward": (8, 64)}
+_ULPS |= {op: (8, 64) for op in GRADIENTS}
 _ULPS_16_BIT = 4  # the rounding of the result outweighs the rest; jax rounds the exponentials to 16 bits too: 2.6
 
 
@@ -46,13 +47,14 @@ def _spacing(scale: Array, dtype: np.dtype[Any]) -> Array:
     return spacing
 
 
-def _gradient(op: str, dy: Array, y: Array) -> tuple[Array, Array]:
+def _gradient(op: str, saved: Array, dy: Array, *lse: Array) -> tuple[Array, Array]:
     """A gradient of rows, and the size of the terms that it is a difference of."""
+    result = np.asarray(getattr(reference, op)(dy, saved, *lse, -1))
     if op == "softmax_backward":
-        terms = np.abs(y) * (np.abs(dy) + np.abs(dy * y).sum(axis=-1, keepdims=True))
-    else:
-        terms = np.abs(dy) + np.exp(y) * np.abs(dy).sum(axis=-1, keepdims=True)
-    return np.asarray(getattr(reference, op)(dy, y, -1)), terms
+        return result, np.abs(saved) * (np.abs(dy) + np.abs(dy * saved).sum(axis=-1, keepdims=True))
+    if op == "log_softmax_backward":
+        return result, np.abs(dy) + np.exp(saved) * np.abs(dy).sum(axis=-1, keepdims=True)
+    return result, np.abs(result)
 
 
 class WrongResult(Exception):
@@ -60,9 +62,12 @@ class WrongResult(Exception):
 
 
 class Verifier:
-    """Holds the float64 reference of a sample of rows: the first, the last, and random ones between."""
+    """Holds the float64 reference of a sample of rows: the first, the last, and random ones between. `beside` is what a
+    gradient reads beside x."""
 
-    def __init__(self, cell: Cell, x: Any, seed: int = 0, dtype: np.dtype[Any] | None = None, dy: Any = None):
+    def __init__(
+        self, cell: Cell, x: Any, seed: int = 0, dtype: np.dtype[Any] | None = None, beside: tuple[Any, ...] = ()
+    ):
         self.cell = cell
         self.dtype = x.dtype if dtype is None else dtype
         self.tolerance = tolerance(cell)
@@ -72,7 +77,7 @@ class Verifier:
         self.rows = np.unravel_index(np.union1d(random, [0, count - 1]), kept)
         sample = self._take(x)  # [rows, length]
         if cell.op in GRADIENTS:
-            self.expected, self.scale = _gradient(cell.op, self._take(dy), sample)
+            self.expected, self.scale = _gradient(cell.op, sample, *map(self._take, beside))
             return
         self.expected = np.asarray(getattr(reference, cell.op)(sample, -1))
         self.scale = np.abs(self.expected)
