@@ -159,6 +159,19 @@ def test_cupy_arrays_are_read_on_the_stream_that_cupy_has_current(gpu, array, mo
     assert [name for name in gpu.calls if "Ctx" not in name] == ["cuLaunchKernel"]
 
 
+def test_arrays_of_two_libraries_are_refused(gpu, array, monkeypatch):
+    """Each would be read on its own library's stream."""
+    cupy, jax = Cupy(array), Jax(array)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    y, dy = cupy.ndarray(array(SHAPE)), jax.ArrayImpl(array(SHAPE))
+    with pytest.raises(TypeError, match=r"dy must be a cupy\.ndarray like y, got jaxlib\._jax\.ArrayImpl"):
+        gradients.softmax_backward(dy, y)
+    with pytest.raises(TypeError, match=r"dy must be a cupy\.ndarray like y, got fake_gpu\.Array"):
+        gradients.softmax_backward(array(SHAPE), y)
+    assert "cuLaunchKernel" not in gpu.calls
+
+
 @pytest.mark.parametrize("op", GRADIENTS)
 def test_a_jax_result_takes_every_input_along(gpu, array, monkeypatch, op):
     jax = Jax(array)

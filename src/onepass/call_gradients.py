@@ -81,7 +81,9 @@ def checked(
 
 def _check_beside(op: str, first: Input, other: Input, shape: tuple[int, ...]) -> None:
     """An input that lies beside the first: of its kind, on its device, of the shape that belongs to it."""
-    if type(other.array) is not type(first.array) and other.is_tensor != first.is_tensor:
+    # On a GPU, libraries without DLPack's C exchange API have a stream of their own each.
+    alike = other.is_tensor == first.is_tensor and (first.is_tensor or first.device is None)
+    if type(other.array) is not type(first.array) and not alike:
         kinds = [f"{type(x.array).__module__}.{type(x.array).__name__}" for x in (first, other)]
         raise TypeError(f"{op}: {other.name} must be a {kinds[0]} like {first.name}, got {kinds[1]}")
     if other.device != first.device:
