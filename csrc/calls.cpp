@@ -20,7 +20,7 @@ constexpr std::size_t kMostRemembered = 4096;
 // The first six in the order of the engine's Algorithm; the others are a GPU's.
 constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "split",      "strided",
                                            "packed",     "warp",    "block",  "block_smem", "block_uncached",
-                                           "three_pass", "cluster", "stream"};
+                                           "three_pass", "cluster", "stream", "strided_split"};
 
 thread_local const char* last_run = "";
 

@@ -63,9 +63,17 @@ Driver open_driver() {
     find(library, "cuEventDestroy_v2", d.destroy_event);
     find(library, "cuEventRecord", d.record_event);
     find(library, "cuStreamWaitEvent", d.wait_event);
+    find(library, "cuStreamCreate", d.create_stream);
+    find(library, "cuStreamSynchronize", d.synchronize_stream);
+    find(library, "cuMemsetD8Async", d.set_bytes);
     find(library, "cuLaunchKernelEx", d.launch_ex, false);
     find(library, "cuOccupancyMaxActiveClusters", d.clusters, false);
     find(library, "cuFuncGetParamInfo", d.parameter_info, false);
+    find(library, "cuStreamGetCaptureInfo_v2", d.capture_info, false);
+    find(library, "cuStreamGetId", d.stream_id, false);
+    find(library, "cuUserObjectCreate", d.create_user_object, false);
+    find(library, "cuUserObjectRelease", d.release_user_object, false);
+    find(library, "cuGraphRetainUserObject", d.retain_user_object, false);
     return d;
 }
 

@@ -19,6 +19,8 @@ using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
 using Stream = struct StreamTag*;
 using Event = struct EventTag*;
+using Graph = struct GraphTag*;
+using UserObject = struct UserObjectTag*;
 using Address = unsigned long long;
 
 constexpr Status kSuccess = 0, kOutOfMemory = 2, kNotInitialized = 3;
@@ -86,9 +88,19 @@ struct Driver {
     Status (*destroy_event)(Event);
     Status (*record_event)(Event, Stream);
     Status (*wait_event)(Stream, Event, unsigned flags);
+    Status (*create_stream)(Stream*, unsigned flags);
+    Status (*synchronize_stream)(Stream);
+    Status (*set_bytes)(Address, unsigned char value, std::size_t count, Stream);
     Status (*launch_ex)(const LaunchConfig*, Function, void** parameters, void** extra);            // optional: 11.8
     Status (*clusters)(int* count, Function, const LaunchConfig*);                                  // optional: 11.8
     Status (*parameter_info)(Function, std::size_t index, std::size_t* offset, std::size_t* size);  // optional: 12.4
+    Status (*capture_info)(Stream, int* status, unsigned long long* id, Graph*, const void** dependencies,
+                           std::size_t* count);                   // optional: 11.3
+    Status (*stream_id)(Stream, unsigned long long* id);          // optional: 12.0
+    Status (*create_user_object)(UserObject*, void* argument, void (*destroy)(void*), unsigned references,
+                                 unsigned flags);                 // optional, as the next two: 11.3
+    Status (*release_user_object)(UserObject, unsigned count);
+    Status (*retain_user_object)(Graph, UserObject, unsigned count, unsigned flags);
 };
 
 // A call of the driver that failed, as Python will see it: onepass.cuda.CudaError, or MemoryError.
@@ -148,6 +160,19 @@ class Scope {
    private:
     Status code_;
     bool pushed_ = false;
+};
+
+// What a first call does is forbidden while any thread captures a graph, unless it says that it is not part of it.
+class OutsideCapture {
+   public:
+    explicit OutsideCapture(const Driver& driver) : driver_(driver) { driver_.exchange_capture_mode(&mode_); }
+    ~OutsideCapture() { driver_.exchange_capture_mode(&mode_); }
+    OutsideCapture(const OutsideCapture&) = delete;
+    OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+   private:
+    const Driver& driver_;
+    int mode_ = kCaptureRelaxed;
 };
 
 }  // namespace onepass::cuda

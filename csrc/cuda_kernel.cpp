@@ -5,26 +5,16 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "cuda_scratch.h"
+
 namespace onepass::cuda {
 namespace {
 
 constexpr int kMultiprocessorCount = 16;     // of CUdevice_attribute
 constexpr int kPortableCluster = 8;          // blocks; more has to be allowed first
 constexpr unsigned kFreeShared = 48u << 10;  // static and dynamic together: what every kernel may have unasked
+constexpr std::int64_t kScratchHead = 128;   // of bytes, before what each block has of its own
 constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
-
-// What a first call does is forbidden while any thread captures a graph, unless it says that it is not part of it.
-class OutsideCapture {
-   public:
-    explicit OutsideCapture(const Driver& driver) : driver_(driver) { driver_.exchange_capture_mode(&mode_); }
-    ~OutsideCapture() { driver_.exchange_capture_mode(&mode_); }
-    OutsideCapture(const OutsideCapture&) = delete;
-    OutsideCapture& operator=(const OutsideCapture&) = delete;
-
-   private:
-    const Driver& driver_;
-    int mode_ = kCaptureRelaxed;
-};
 
 void check_scope(const Scope& scope) { check(scope.code(), "make the GPU current"); }
 
@@ -72,8 +62,11 @@ Launch::Launch(Kernel& kernel, const Geometry& g, const std::vector<std::int64_t
       shared_bytes_(g.shared_bytes),
       cooperative_(g.cooperative),
       words_(words.size() + 2) {
-    if (g.threads < 1 || g.cluster < 1 || g.units < 0 || g.units_per_block < 1 || g.waves < 0)
+    if (g.threads < 1 || g.cluster < 1 || g.units < 0 || g.units_per_block < 1 || g.waves < 0 || g.team < 0 ||
+        g.scratch_bytes < 0)
         throw std::invalid_argument("launch: threads, cluster and units_per_block must be positive");
+    if (g.team > 0 && (!cooperative_ || cluster_ > 1 || words.empty()))
+        throw std::invalid_argument("launch: blocks that share a row are launched cooperatively, without clusters");
     if (words_.size() > kMostWords) throw std::invalid_argument("launch: more than 4096 bytes of arguments");
     if (kernel.parameter_bytes() != 0 && kernel.parameter_bytes() != words_.size() * sizeof(std::int64_t)) {
         throw std::invalid_argument("launch: the kernel takes " + std::to_string(kernel.parameter_bytes()) +
@@ -82,7 +75,7 @@ Launch::Launch(Kernel& kernel, const Geometry& g, const std::vector<std::int64_t
     std::copy(words.begin(), words.end(), words_.begin() + 2);
 
     const Driver& d = driver();
-    if ((cluster_ > 1 || cooperative_) && (!d.launch_ex || !d.clusters))
+    if ((cluster_ > 1 || cooperative_) && (!d.launch_ex || !d.clusters || !has_scratch()))
         throw Failure(36, "launch clusters of blocks");  // CALL_REQUIRES_NEWER_DRIVER
     const Scope scope(context_);
     check_scope(scope);
@@ -96,7 +89,18 @@ Launch::Launch(Kernel& kernel, const Geometry& g, const std::vector<std::int64_t
     if (resident_blocks_ < 1) throw Failure(701, "fit a block of this kernel on a multiprocessor");
 
     std::int64_t grid = ceil_div(g.units, g.units_per_block);
-    if (g.waves > 0) {
+    const auto multiprocessors = [&] {
+        int count = 0;
+        check(d.device_attribute(&count, kMultiprocessorCount, device(kernel.ordinal())),
+              "ask for the number of multiprocessors");
+        return std::int64_t{count};
+    };
+    if (g.team > 0) {
+        const std::int64_t teams = std::int64_t{resident_blocks_} * multiprocessors() / g.team;
+        if (teams < 1) throw Failure(720, "fit " + std::to_string(g.team) + " blocks on the GPU at once");
+        grid = std::min(grid, teams) * g.team;
+        scratch_bytes_ = static_cast<std::size_t>(kScratchHead + grid * g.scratch_bytes);
+    } else if (g.waves > 0) {
         std::int64_t resident;
         if (cluster_ > 1) {
             LaunchAttribute attributes[2];
@@ -105,10 +109,7 @@ Launch::Launch(Kernel& kernel, const Geometry& g, const std::vector<std::int64_t
             check(d.clusters(&clusters, function_, &shape), "ask how many clusters of blocks fit the GPU");
             resident = std::int64_t{clusters} * g.cluster;
         } else {
-            int multiprocessors = 0;
-            check(d.device_attribute(&multiprocessors, kMultiprocessorCount, device(kernel.ordinal())),
-                  "ask for the number of multiprocessors");
-            resident = std::int64_t{resident_blocks_} * multiprocessors;
+            resident = std::int64_t{resident_blocks_} * multiprocessors();
         }
         grid = std::min(grid, resident * g.waves);
     }
@@ -144,6 +145,12 @@ Status Launch::operator()(const void* x, void* y, Stream stream) const noexcept 
     const Scope scope(context_);
     if (scope.code() != kSuccess) return scope.code();
     const Driver& d = ready_driver();
+    if (scratch_bytes_ > 0) {
+        Address scratch = 0;
+        const Status code = find_scratch(context_, stream, scratch_bytes_, &scratch);
+        if (code != kSuccess) return code;
+        words[words_.size() - 1] = static_cast<std::int64_t>(scratch);
+    }
     if (cluster_ == 1 && !cooperative_) {
         return d.launch(function_, grid_, 1, 1, threads_, 1, 1, shared_bytes_, stream, parameters, nullptr);
     }

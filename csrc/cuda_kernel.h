@@ -43,6 +43,8 @@ struct Geometry {
     std::int64_t units = 0;            // of work
     std::int64_t units_per_block = 1;  // that a block takes at a time
     int waves = 0;  // 0: a block for each of its units; else at most as many blocks as are resident at once, so often
+    int team = 0;    // blocks that share a unit and wait for each other: as many teams as are resident at once
+    std::int64_t scratch_bytes = 0;  // of memory that such blocks share, for each; its address is the last word
 };
 
 // A kernel bound to one problem: all of a launch but the two addresses and the stream.
@@ -67,6 +69,7 @@ class Launch {
     unsigned threads_, cluster_, shared_bytes_;
     bool cooperative_;
     int resident_blocks_ = 0;
+    std::size_t scratch_bytes_ = 0;
     std::vector<std::int64_t> words_;
 };
 

@@ -13,6 +13,7 @@ from onepass.cuda.plan import CudaPlan, make_cuda_plan
 from onepass.problem import make_problem, normalize_dims
 
 H200 = by_name("h200")
+SCRATCH_HEAD = 128  # bytes of exchange.h's ScratchHead
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,14 @@ class Launch:
     y_dtype: np.dtype
     offsets: tuple
 
-    def arrays(self):
+    def arrays(self, grid=8):
         into = self.x.__array_interface__["data"][0] - self.base.__array_interface__["data"][0]
         y = nan_filled(self.expected_shape, self.y_dtype)
-        return [simulator.Array(self.base, self.offsets[0], into), simulator.Array(y, self.offsets[1], word=1)]
+        arrays = [simulator.Array(self.base, self.offsets[0], into), simulator.Array(y, self.offsets[1], word=1)]
+        if self.plan.team:
+            scratch = np.zeros((SCRATCH_HEAD + grid * self.plan.scratch_bytes) // 4, np.uint32)
+            arrays.append(simulator.Array(scratch, word=1 + len(self.plan.words)))
+        return arrays
 
     @property
     def expected_shape(self):
@@ -83,8 +88,8 @@ class Launch:
 
     def run(self, machine, *, grid=2, seed=0):
         """The result, in the shape of the reference. Few blocks, so that each takes several rows."""
-        blocks = min(grid, self.plan.blocks(1, 1))
-        before, y = machine.launch(self.plan, self.arrays(), grid=blocks, seed=seed)
+        blocks = self.plan.blocks(1, grid) if self.plan.team else min(grid, self.plan.blocks(1, 1))
+        before, y, *_ = machine.launch(self.plan, self.arrays(blocks), grid=blocks, seed=seed)
         np.testing.assert_array_equal(before.view(np.uint8), self.base.reshape(before.shape).view(np.uint8))
         return y
 

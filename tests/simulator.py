@@ -169,7 +169,15 @@ class Simulator:
             self._start()
         words = (0, 0, *plan.words)
         message = struct.pack(
-            "<7q", self._number[plan.kernel], grid, plan.threads, plan.shared_bytes, seed, len(words), len(arrays)
+            "<8q",
+            self._number[plan.kernel],
+            grid,
+            plan.threads,
+            plan.shared_bytes,
+            plan.team > 0,
+            seed,
+            len(words),
+            len(arrays),
         )
         message += struct.pack(f"<{len(words)}q", *words)
         for array in arrays:

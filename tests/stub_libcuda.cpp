@@ -34,6 +34,10 @@ struct State {
     std::map<std::pair<std::uint64_t, int>, int> function_attributes;
     std::map<int, int> device_attributes;
     int occupancy = 2, clusters = 33;
+    // The capture that is under way on each stream, the id of each (else its handle), and what graphs hold.
+    std::map<std::uint64_t, std::uint64_t> captures, stream_ids;
+    std::map<std::uint64_t, std::pair<void (*)(void*), void*>> user_objects;
+    std::map<std::uint64_t, std::uint64_t> holders;  // graph of a user object
     std::size_t parameter_bytes = 0;
     Launch last{};
     bool recording = true;
@@ -113,6 +117,8 @@ API void stub_reset() {
     state.device_attributes.clear();
     state.occupancy = 2;
     state.clusters = 33;
+    state.captures.clear();
+    state.stream_ids.clear();
     state.parameter_bytes = 0;
     state.last = {};
     state.recording = true;
@@ -126,6 +132,20 @@ API void stub_set_parameter_bytes(std::size_t bytes) { state.parameter_bytes = b
 API void stub_set_device_attribute(int attribute, int value) { state.device_attributes[attribute] = value; }
 API int stub_function_attribute(std::uint64_t function, int attribute) {
     return state.function_attributes[{function, attribute}];
+}
+API void stub_set_capture(std::uint64_t stream, std::uint64_t id) { state.captures[stream] = id; }
+API void stub_set_stream_id(std::uint64_t stream, std::uint64_t id) { state.stream_ids[stream] = id; }
+// The graph of a capture is gone, and all that it held.
+API int stub_destroy_graph(std::uint64_t capture) {
+    int destroyed = 0;
+    for (auto& [object, graph] : state.holders) {
+        if (graph != capture || state.user_objects.count(object) == 0) continue;
+        const auto [destroy, argument] = state.user_objects[object];
+        state.user_objects.erase(object);
+        destroy(argument);
+        ++destroyed;
+    }
+    return destroyed;
 }
 API void stub_set_context(std::uint64_t context) {
     depth = 1;
@@ -282,3 +302,41 @@ API int cuEventCreate(std::uint64_t* event, unsigned) {
 API int cuEventDestroy_v2(std::uint64_t) { return enter("cuEventDestroy_v2"); }
 API int cuEventRecord(std::uint64_t, std::uint64_t) { return enter("cuEventRecord"); }
 API int cuStreamWaitEvent(std::uint64_t, std::uint64_t, unsigned) { return enter("cuStreamWaitEvent"); }
+API int cuStreamCreate(std::uint64_t* stream, unsigned) {
+    *stream = 0x3000;
+    return enter("cuStreamCreate");
+}
+API int cuStreamSynchronize(std::uint64_t) { return enter("cuStreamSynchronize"); }
+API int cuMemsetD8Async(void* address, unsigned char value, std::size_t bytes, std::uint64_t) {
+    const int code = enter(capture_mode == 2 ? "cuMemsetD8Async" : "cuMemsetD8Async outside relaxed capture");
+    if (code == 0) std::memset(address, value, bytes);
+    return code;
+}
+API int cuStreamGetCaptureInfo_v2(std::uint64_t stream, int* status, std::uint64_t* id, std::uint64_t* graph,
+                                  const void**, std::size_t*) {
+    const auto found = state.captures.find(stream);
+    *status = found != state.captures.end() && found->second != 0;
+    *id = *graph = *status ? found->second : 0;
+    return enter("cuStreamGetCaptureInfo_v2");
+}
+API int cuStreamGetId(std::uint64_t stream, unsigned long long* id) {
+    const auto found = state.stream_ids.find(stream);
+    *id = found == state.stream_ids.end() ? stream : found->second;
+    return enter("cuStreamGetId");
+}
+API int cuUserObjectCreate(std::uint64_t* object, void* argument, void (*destroy)(void*), unsigned, unsigned) {
+    static std::uint64_t next = 1;
+    *object = next++;
+    state.user_objects[*object] = {destroy, argument};
+    return enter("cuUserObjectCreate");
+}
+API int cuUserObjectRelease(std::uint64_t object, unsigned) {
+    const auto [destroy, argument] = state.user_objects[object];
+    state.user_objects.erase(object);
+    destroy(argument);
+    return enter("cuUserObjectRelease");
+}
+API int cuGraphRetainUserObject(std::uint64_t graph, std::uint64_t object, unsigned, unsigned) {
+    state.holders[object] = graph;
+    return enter("cuGraphRetainUserObject");
+}

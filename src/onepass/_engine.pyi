@@ -57,6 +57,8 @@ def bind_gpu(
     units: int,
     units_per_block: int,
     waves: int,
+    team: int = 0,
+    scratch_bytes: int = 0,
     words: Sequence[int],
     result_dtype: int,
     shape: Sequence[int],

@@ -53,6 +53,8 @@ const View& view();
 
 void barrier(Site site);
 unsigned exchange(unsigned mask, unsigned value, int source, Site site);  // source < 0: the lane's own value
+void yield(Site site);  // another thread next
+void spin(Site site);  // and this one has seen that it must wait
 [[noreturn]] void fail(const char* message, Site site);
 
 // The block's shared memory: dynamic, and a variable of a kernel, known by its address in the program.
@@ -63,6 +65,7 @@ struct Launch {
     unsigned grid;
     unsigned threads;
     std::size_t shared_bytes;
+    bool cooperative;    // all blocks at once
     std::uint64_t seed;  // odd: warps run as far as they can, one after the other; even: any thread next
 };
 // Null, or what went wrong.

@@ -59,4 +59,27 @@ inline float exp2_approx(float x) {
 inline float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float min_nan(float a, float b) { return a < b || a != a ? a : b; }
 
+// Two accesses, with other threads between them: no more is promised.
+inline uint4 load_shared_words(const uint4* from) {
+    const auto* words = reinterpret_cast<const unsigned long long*>(cusim::aligned(from, cusim::here()));
+    const auto low = __atomic_load_n(words, __ATOMIC_RELAXED), high = __atomic_load_n(words + 1, __ATOMIC_RELAXED);
+    return {static_cast<unsigned>(low), static_cast<unsigned>(low >> 32), static_cast<unsigned>(high),
+            static_cast<unsigned>(high >> 32)};
+}
+
+inline void store_shared_words(uint4* to, uint4 words) {
+    auto* target = reinterpret_cast<unsigned long long*>(const_cast<uint4*>(cusim::aligned(to, cusim::here())));
+    __atomic_store_n(target + 1, static_cast<unsigned long long>(words.w) << 32 | words.z, __ATOMIC_RELAXED);
+    cusim::yield(cusim::here());
+    __atomic_store_n(target, static_cast<unsigned long long>(words.y) << 32 | words.x, __ATOMIC_RELAXED);
+}
+
+inline unsigned count_up(unsigned* counter, unsigned last) {
+    unsigned before = __atomic_load_n(counter, __ATOMIC_RELAXED);
+    __atomic_store_n(counter, before >= last ? 0 : before + 1, __ATOMIC_RELAXED);  // fibers share one thread
+    return before;
+}
+
+inline void wait_a_little() { cusim::spin(cusim::here()); }
+
 }  // namespace onepass::cuda::ptx

@@ -1,8 +1,8 @@
-// Runs a launch, one block after the other, its threads as fibers. Compiled without instrumentation: what threads tell
-// each other through the scheduler must not look like communication to ThreadSanitizer.
+// Runs a launch, its threads as fibers. Compiled without instrumentation: what threads tell each other through the
+// scheduler must not look like communication to ThreadSanitizer.
 //
-// Blocks are run in groups of one; a cluster will be a group of several, which is why memory and barriers belong to
-// blocks and the ready threads to the group.
+// Blocks are run one after the other, or all at once where the launch is cooperative. Memory and barriers belong to
+// blocks, the ready threads to those that run together.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -64,6 +64,7 @@ struct Thread {
     unsigned generation = 0;
     Site site{};
     bool done = false;
+    bool spins = false;  // waits for what another thread stores
 
     explicit Thread(void (*entry)()) : fiber(entry) {}
     bool ready() const { return !done && (!waits_at || waits_at->generation != generation); }
@@ -191,50 +192,57 @@ unsigned meet(Meeting& meeting, Site site, bool orders) {
     return place;
 }
 
-// One slice of every ready thread, in random order.
+// One slice of every ready thread, in random order. Whether one of them got further than a look at what it waits for.
 bool run_slices(std::vector<Thread*>& threads, std::size_t& left) {
     bool any = false;
     shuffle(threads);
     for (Thread* thread : threads) {
         if (!thread->ready()) continue;
-        any = true;
         world.current = thread;
+        thread->spins = false;
         world.program.switch_to(thread->fiber);
         if (world.failed) return false;
+        any |= !thread->spins;
         left -= thread->done;
     }
     return any;
 }
 
-void run_block(const Launch& launch, unsigned number) {
+void run_blocks(const Launch& launch, unsigned first, unsigned count) {
     const bool greedy = launch.seed % 2 == 1;
-    const unsigned warps = launch.threads / 32;
-    Block block(launch.threads, launch.shared_bytes);
+    const unsigned warps = launch.threads / 32, threads = count * launch.threads;
+    std::vector<std::unique_ptr<Block>> blocks;
+    for (unsigned b = 0; b < count; ++b) blocks.push_back(std::make_unique<Block>(launch.threads, launch.shared_bytes));
     // Greedy: a warp runs until it waits for another, so that it may be a whole phase ahead.
-    std::vector<std::vector<Thread*>> queues(greedy ? warps : 1);
-    while (world.pool.size() < launch.threads) world.pool.push_back(std::make_unique<Thread>(entry));
-    for (unsigned t = 0; t < launch.threads; ++t) {
-        Thread& thread = *world.pool[t];
+    std::vector<std::vector<Thread*>> queues(greedy ? count * warps : 1);
+    while (world.pool.size() < threads) world.pool.push_back(std::make_unique<Thread>(entry));
+    for (unsigned i = 0; i < threads; ++i) {
+        Thread& thread = *world.pool[i];
+        const unsigned b = i / launch.threads, t = i % launch.threads;
         thread.fiber.restart();
-        thread.view = {{t, 0, 0}, {number, 0, 0}, {launch.threads, 1, 1}, {launch.grid, 1, 1}, t % 32};
-        thread.block = &block;
+        thread.view = {{t, 0, 0}, {first + b, 0, 0}, {launch.threads, 1, 1}, {launch.grid, 1, 1}, t % 32};
+        thread.block = blocks[b].get();
         thread.waits_at = nullptr;
         thread.done = false;
-        queues[greedy ? t / 32 : 0].push_back(&thread);
+        queues[greedy ? i / 32 : 0].push_back(&thread);
     }
     release(&world.order);
-    std::size_t left = launch.threads;
+    std::size_t left = threads;
+    bool waited = false;
     while (left && !world.failed) {
         if (next_random() % 8 == 0) shuffle(queues);
         const bool any =
             std::any_of(queues.begin(), queues.end(), [&](auto& queue) { return run_slices(queue, left); });
-        if (any || world.failed || !left) continue;
-        for (unsigned t = 0; t < launch.threads; ++t) {
-            world.current = world.pool[t].get();
+        // What a thread waits for may have been stored after its look: all that spin look once more.
+        const bool once_more = !any && !waited;
+        waited = !any;
+        if (any || once_more || world.failed || !left) continue;
+        for (unsigned i = 0; i < threads; ++i) {
+            world.current = world.pool[i].get();
             if (!world.current->done) break;
         }
         char more[96];
-        snprintf(more, sizeof more, ": waits for ever, as do %zu threads of %u", left, launch.threads);
+        snprintf(more, sizeof more, ": waits for ever, as do %zu threads of %u", left, threads);
         report("deadlock", world.current->site, more);
     }
     acquire(&world.order);
@@ -254,6 +262,16 @@ unsigned exchange(unsigned mask, unsigned value, int source, Site site) {
     warp.value[warp.generation & 1][me.view.lane] = value;
     const unsigned place = meet(warp, site, false);
     return source < 0 ? value : warp.value[place][source];
+}
+
+void yield(Site site) {
+    world.current->site = site;
+    leave();
+}
+
+void spin(Site site) {
+    world.current->spins = true;
+    yield(site);
 }
 
 void fail(const char* message, Site site) {
@@ -278,7 +296,9 @@ const char* run(const Launch& launch, void (*kernel)(const void*), const void* a
     world.argument = argument;
     world.random = launch.seed * 0x9e3779b97f4a7c15u + 88172645463325252u;
     world.failed = false;
-    for (unsigned block = 0; block < launch.grid && !world.failed; ++block) run_block(launch, block);
+    const unsigned together = launch.cooperative ? launch.grid : 1;
+    for (unsigned block = 0; block < launch.grid && !world.failed; block += together)
+        run_blocks(launch, block, together);
     return world.failed ? world.message : nullptr;
 }
 

@@ -100,7 +100,8 @@ class Tuning:
     lanes: int | None = None  # per row, warp
     threads: int | None = None
     padded: bool | None = None  # True also where a row fills its packs, warp and block
-    staged: bool | None = None  # strided: False reads twice
+    staged: bool | None = None  # strided: False reads twice; split: True waits in shared memory, False in registers
+    blocks: int | None = None  # per row, split and stream
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class CudaPlan:
     reads: int
     input_bytes: int
     result_bytes: int
+    team: int = 0  # blocks that share a row, all teams of a launch at work at once; 0: no block waits for another
+    scratch_bytes: int = 0  # of memory that such blocks share, for each; the last of the words is its address
     why: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -132,7 +135,10 @@ class CudaPlan:
     def blocks(self, resident_per_multiprocessor: int, multiprocessors: int) -> int:
         """The grid, from the blocks of this kernel that one multiprocessor holds; 0 when there is nothing to do."""
         resident = max(1, resident_per_multiprocessor) * multiprocessors
-        return min(-(-self.units // self.units_per_block), resident * self.waves)
+        units = -(-self.units // self.units_per_block)
+        if self.team:
+            return min(units, max(1, resident // self.team)) * self.team
+        return min(units, resident * self.waves)
 
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
@@ -154,6 +160,10 @@ class CudaPlan:
             across = int(shape["across"])
             tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
             return f"strided: {tile}, {access} each, {self._wait}"
+        if self.team:
+            many = f"{self.team} block{'s' * (self.team != 1)} of {self.threads}"
+            held = f"{shape['packs']} x {access} each" if shape["packs"] else f"{access} each"
+            return f"{self.algorithm}: {many} per row, {held}{alignment}, {self._wait}"
         lanes = int(shape.get("lanes", self.threads))
         unit = f"{lanes} lane{'s' * (lanes != 1)}" if self.algorithm == "warp" else f"a block of {lanes}"
         held = f"{shape['packs']} x {access} each" if "packs" in shape else f"{access} each"
@@ -165,9 +175,18 @@ class CudaPlan:
         """Where a row waits between its passes."""
         if self.shared_bytes:
             return f"in {self.shared_bytes} bytes of shared memory"
-        if "packs" in dict(self.shape):
+        if dict(self.shape).get("packs"):
             return "in registers"
         return "read once" if self.reads == 1 else f"kept nowhere, {self.reads} reads"
+
+
+@dataclass(frozen=True)
+class Team:
+    """Blocks that share a row, as exchange.h's Team has it."""
+
+    blocks: int
+    slice: int  # of a row, for one block: in packs, or in steps
+    scratch_bytes: int  # per block
 
 
 @dataclass
@@ -236,6 +255,7 @@ def build(
     units_per_block: int,
     axes: tuple[Axis, ...],
     reads: int,
+    team: Team | None = None,
 ) -> CudaPlan:
     problem = choice.problem
     fields = ", ".join(
@@ -263,10 +283,19 @@ def build(
         units=units if problem.length or not choice.elementwise else 0,
         units_per_block=units_per_block,
         waves=_WAVES,
-        words=(problem.rows, problem.length, *layout, *choice.load.words, *choice.store.words),
+        words=(
+            problem.rows,
+            problem.length,
+            *layout,
+            *choice.load.words,
+            *choice.store.words,
+            *((team.blocks, team.slice, 0) if team else ()),
+        ),
         shape=tuple((name, _cpp(v) if isinstance(v, bool) else v) for name, v in shape.items()),
         reads=reads,
         input_bytes=problem.input_bytes,
         result_bytes=problem.result_bytes,
+        team=team.blocks if team else 0,
+        scratch_bytes=team.scratch_bytes if team else 0,
         why=tuple(choice.why),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..problem import Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
+from .plan_split import SPLIT_ALGORITHMS, plan_split
 from .plan_strided import plan_strided
 from .thresholds import (
     ACCESS_BYTES,
@@ -26,7 +27,7 @@ from .thresholds import (
 
 __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "make_cuda_plan"]
 
-ALGORITHMS = ("warp", "block", "block_smem", "online", "block_uncached", "three_pass", "strided")
+ALGORITHMS = ("warp", "block", "block_smem", "online", "block_uncached", "three_pass", "strided", *SPLIT_ALGORITHMS)
 
 # Addresses are known modulo this many bytes.
 ADDRESS_MODULUS = 128
@@ -59,6 +60,8 @@ def make_cuda_plan(
         return plan_strided(choice)
     if algorithm == "strided":
         return plan_strided(choice)
+    if algorithm in SPLIT_ALGORITHMS:
+        return plan_split(choice, algorithm, *_row_pack(choice))
     return _plan_reduction(choice) if problem.op in REDUCTIONS else _plan_rows(choice)
 
 

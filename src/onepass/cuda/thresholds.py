@@ -44,6 +44,12 @@ STEPS_PER_THREAD = 4
 # more than 1%.
 TILE_THREADS_PER_MULTIPROCESSOR = 1024
 FEWEST_TILE_THREADS = 64
+# Of rows that several blocks share: registers of a thread that hold its slice, by bytes of an element. Of 16-bit ones
+# more spill: the compiler keeps widened what it needs again.
+SPLIT_REGISTERS = {2: 16, 4: 32, 8: 16}
+# Threads of a block.
+SPLIT_THREADS = 256
+LONG_SPLIT_THREADS = 512
 
 
 def ceil_power(n: int) -> int:

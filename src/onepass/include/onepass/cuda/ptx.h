@@ -93,5 +93,33 @@ __device__ __forceinline__ float min_nan(float a, float b) {
 #endif
 }
 
+// ---- memory that blocks of one launch share ----
+//
+// Relaxed: each access is whole and reaches all of the GPU, and orders nothing else.
+
+// Two words of 8 bytes, each of them whole.
+__device__ __forceinline__ uint4 load_shared_words(const uint4* from) {
+    unsigned long long low, high;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
+    return {static_cast<unsigned>(low), static_cast<unsigned>(low >> 32), static_cast<unsigned>(high),
+            static_cast<unsigned>(high >> 32)};
+}
+
+__device__ __forceinline__ void store_shared_words(uint4* to, uint4 words) {
+    const unsigned long long low = static_cast<unsigned long long>(words.y) << 32 | words.x;
+    const unsigned long long high = static_cast<unsigned long long>(words.w) << 32 | words.z;
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(low), "l"(high) : "memory");
+}
+
+// Adds one, but makes 0 of `last`. Returns what was there.
+__device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
+}
+
+// In a loop that waits for another thread.
+__device__ __forceinline__ void wait_a_little() {}
+
 }  // namespace onepass::cuda::ptx
 #endif

@@ -40,6 +40,14 @@ using Compute = choose<kSame<In, double> || kSame<Out, double>, double, float>;
 template <class C>
 inline constexpr C kInfinity = static_cast<C>(__builtin_bit_cast(double, 0x7ff0000000000000ull));
 
+// -inf as it is in memory.
+template <class T>
+inline constexpr T kMinusInfinity = -kInfinity<T>;
+template <>
+inline constexpr half kMinusInfinity<half> = {0xfc00};
+template <>
+inline constexpr bfloat16 kMinusInfinity<bfloat16> = {0xff80};
+
 template <class C>
 inline constexpr C kNaN = static_cast<C>(__builtin_bit_cast(double, 0x7ff8000000000000ull));
 

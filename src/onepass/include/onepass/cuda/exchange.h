@@ -1,0 +1,167 @@
+// What blocks that share a row tell each other: each publishes a state of a few words, and gets those of all others.
+//
+// No flags and no fences: a word travels with the number of the exchange it belongs to, 8 bytes that arrive as one, and
+// whoever polls a slot takes it once all its words carry the number that it waits for. The idea is that of NCCL's LL
+// protocol. It needs every block of a team to be at work at once: the launch is a cooperative one.
+//
+// Numbers come from a counter in the scratch memory itself, which the last block to leave puts forward: nothing has to
+// be cleared between launches, and a launch that is replayed by a graph finds what one that is called finds. Launches
+// that share scratch memory, of whatever size, must come one after the other.
+#pragma once
+
+#include "reduce.h"
+
+namespace onepass::cuda {
+
+// What the host appends to the Job of a kernel whose rows are shared by several blocks.
+struct Team {
+    int64 blocks;  // that share a row: neighbours in the grid
+    int64 slice;   // of a row, for one block: in packs, or in steps
+    void* scratch;
+};
+
+// The beginning of scratch memory; the slots follow. All zero at first.
+struct alignas(128) ScratchHead {
+    unsigned sequence;  // number of the last exchange
+    unsigned left;      // blocks that will not look at scratch memory again in this launch
+    unsigned most;      // slots that have been in use, in units of 16 bytes
+    unsigned unused;
+};
+
+inline constexpr unsigned kLastSequence = 0xf0000000u;
+
+// The thread block's place among those that share a row, and the rows of its team.
+struct TeamPlace {
+    int64 rank;   // within the team
+    int64 team;   // of the launch
+    int64 teams;  // in the launch
+
+    __device__ __forceinline__ explicit TeamPlace(const Team& team)
+        : rank(blockIdx.x % team.blocks), team(blockIdx.x / team.blocks), teams(gridDim.x / team.blocks) {}
+};
+
+// Exchanges of a State among the blocks of each team, by all kThreads threads of each block; a thread looks after
+// kSlots of the others.
+//
+// The slots alternate between two places. A block that writes to one of them again has seen all states of the exchange
+// between, and every block had read the first place before it published its own.
+template <class State, int kThreads, int kSlots>
+class Exchange {
+   public:
+    static constexpr int kWarps = kThreads / kWarpLanes;
+    // Words go in pairs, each with its number: one access.
+    static constexpr int kPairs = (sizeof(State) + 7) / 8;
+
+    // What the warps of a block have made of the states that they look after.
+    struct Scratch {
+        State total[kWarps];
+    };
+
+    // exchanges: of this launch, by the team that has the most.
+    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, Scratch& scratch, int64 exchanges)
+        : head_(static_cast<ScratchHead*>(team.scratch)),
+          slots_(slots_of(head_) + place.team * 2 * team.blocks * kPairs),
+          scratch_(scratch),
+          blocks_(static_cast<int>(team.blocks)),
+          rank_(static_cast<int>(place.rank)),
+          exchanges_(static_cast<unsigned>(exchanges)),
+          first_(ptx::load_shared_words(reinterpret_cast<const uint4*>(head_)).x),
+          sequence_(first_) {}
+
+    // Every thread brings the block's state, the same, and gets what `merge` makes of those of all blocks. merge(states)
+    // is called by whole warps, with the states of each lane, and returns their total in every lane; missing states are
+    // `identity`.
+    //
+    // A thread that writes to `total` again has passed another barrier of the block: kernels have one in every row.
+    template <class Merge>
+    __device__ __forceinline__ State operator()(const State& mine, const State& identity, Merge&& merge) {
+        ++sequence_;
+        uint4* const slots = slots_ + (sequence_ - first_) % 2 * (blocks_ * kPairs);
+        const int warp = static_cast<int>(threadIdx.x) / kWarpLanes, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+        const int all_warps = (blocks_ + kWarpLanes - 1) / kWarpLanes, warps = all_warps < kWarps ? all_warps : kWarps;
+        if (warp < warps) {
+            if (threadIdx.x == 0) publish(slots, mine);
+            State states[kSlots];
+            collect(slots, states, identity);
+            const State total = merge(states);
+            if (lane == 0) scratch_.total[warp] = total;
+        }
+        __syncthreads();
+        if (kWarps == 1 || warps == 1) return scratch_.total[0];
+        const State totals[1] = {lane < warps ? scratch_.total[lane] : identity};
+        return merge(totals);
+    }
+
+    // After this block's last exchange: what `left` wants. The answer of the counter is not waited for.
+    __device__ __forceinline__ unsigned leave() {
+        return threadIdx.x == 0 ? ptx::count_up(&head_->left, gridDim.x - 1) : 0;
+    }
+
+    // At the very end: the last block to leave puts the counter forward. All others have taken what they wanted.
+    __device__ __forceinline__ void left(unsigned before) {
+        if (threadIdx.x != 0 || before != gridDim.x - 1) return;
+        auto* const head = reinterpret_cast<uint4*>(head_);
+        const unsigned used = gridDim.x * 2 * kPairs, most = ptx::load_shared_words(head).z;
+        uint4 words{first_ + exchanges_, 0, most < used ? used : most, 0};
+        if (words.x >= kLastSequence) {  // before old numbers could be taken for new ones
+            for (unsigned i = 0; i < words.z; ++i) ptx::store_shared_words(slots_of(head_) + i, {0, 0, 0, 0});
+            words.x = words.z = 0;
+        }
+        ptx::store_shared_words(head, words);
+    }
+
+   private:
+    struct Words {
+        unsigned at[2 * kPairs];
+    };
+
+    static __device__ __forceinline__ uint4* slots_of(ScratchHead* head) { return reinterpret_cast<uint4*>(head + 1); }
+
+    __device__ __forceinline__ void publish(uint4* slots, const State& mine) {
+        Words words{};
+        *reinterpret_cast<State*>(words.at) = mine;
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            ptx::store_shared_words(slots + rank_ * kPairs + i,
+                                    {words.at[2 * i], sequence_, words.at[2 * i + 1], sequence_});
+        }
+    }
+
+    // All that this thread polls are asked for at a time: one round trip where the others are there already.
+    __device__ __forceinline__ void collect(const uint4* slots, State (&states)[kSlots], const State& identity) {
+        Words words[kSlots];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (int s = 0; s < kSlots; ++s) {
+                const int block = s * kThreads + static_cast<int>(threadIdx.x);
+                if (block >= blocks_) continue;
+#pragma unroll
+                for (int i = 0; i < kPairs; ++i) {
+                    const uint4 got = ptx::load_shared_words(slots + block * kPairs + i);
+                    missing |= got.y != sequence_ || got.w != sequence_;
+                    words[s].at[2 * i] = got.x;
+                    words[s].at[2 * i + 1] = got.z;
+                }
+            }
+            if (missing) ptx::wait_a_little();
+        } while (missing);
+#pragma unroll
+        for (int s = 0; s < kSlots; ++s) {
+            const int block = s * kThreads + static_cast<int>(threadIdx.x);
+            states[s] = block < blocks_ ? *reinterpret_cast<const State*>(words[s].at) : identity;
+        }
+    }
+
+    ScratchHead* head_;
+    uint4* slots_;
+    Scratch& scratch_;
+    int blocks_;
+    int rank_;
+    unsigned exchanges_;
+    unsigned first_;
+    unsigned sequence_;
+};
+
+}  // namespace onepass::cuda
