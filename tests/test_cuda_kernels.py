@@ -1,37 +1,17 @@
 """The CUDA kernels, run on a CPU by tests/cusim and, with -m gpu, on a GPU: every algorithm, operation, type and layout
 against the reference."""
 
-from dataclasses import replace
-
 import gpu_machine
 import numpy as np
 import pytest
 from cuda_cases import STRIDED, Layout, launch, rows_of
+from cuda_values import FUNCTORS, SPECIAL_ROWS, functor_result, limit, with_specials
 from helpers import DTYPES, FLOORS, REDUCTIONS, SOFTMAX_FAMILY, random_array
-from simulator import Array, Simulator
+from simulator import Simulator
 from ulp import max_ulp
 
 from onepass import reference
-from onepass.cuda.plan import Functor, Tuning
-
-# The largest error in ULP: of 16-bit results what rounding leaves, of others as measured, with room for other data.
-LIMITS = {
-    "softmax": {"float32": 5, "float64": 5},
-    "log_softmax": {"float32": 2, "float64": 2},
-    "logsumexp": {"float32": 1.5, "float64": 1.5},
-    "sum": {"float32": 0.6, "float64": 0.6},
-    "mean": {"float32": 1.5, "float64": 1.5},
-    "amax": {"float32": 0, "float64": 0},
-    "amin": {"float32": 0, "float64": 0},
-}
-
-
-def limit(case):
-    result_dtype = next(name for name, dtype in DTYPES.items() if dtype == case.y_dtype)
-    if case.op in ("amax", "amin") and case.x.dtype == case.y_dtype:
-        return 0
-    return LIMITS[case.op].get(result_dtype, 0.52) or 0.5
-
+from onepass.cuda.plan import Tuning
 
 # Long enough that every thread of the algorithm has something, with a rest.
 LENGTHS = {"warp": 200, "block": 1500, "block_smem": 2600, "online": 1500, "block_uncached": 1500, "three_pass": 700}
@@ -87,27 +67,6 @@ for threads in (32, 64, 1024):
     add(("packs",), f"{threads} threads", "amax", Layout((3, 1001)), algorithm="block", tuning=tuning)
 
 
-def with_specials(shape):
-    """Rows with a NaN, with infinities, of nothing but -inf, of huge and of tiny numbers, of equal ones."""
-    x = np.random.default_rng(1).standard_normal(shape)
-    x[0, shape[1] // 2] = np.nan
-    x[1, -1] = np.inf
-    x[2, :-1] = -np.inf
-    x[3] = -np.inf
-    x[4, ::3] = 3e38
-    x[5] = -3e38
-    x[6] = x[6] * 1e30
-    x[7] = x[7] * 1e-38
-    x[8] = 0.1
-    x[9, 1:] = -90
-    x[10] = 700 + x[10]
-    x[11, ::2] = -np.inf
-    x[12] = -np.inf
-    x[12, 3] = np.nan
-    return x
-
-
-SPECIAL_ROWS = 13
 for algorithm, op in ROW_CASES:
     if op in ("sum", "mean"):
         continue
@@ -151,29 +110,11 @@ def drawn(count):
 for drawing in drawn(100):
     add(("drawn",), *drawing)
 
-MASK = Functor("onepass::cuda::Masked", (0, 0, 0))
-HALVED = Functor("onepass::cuda::Scaled", (0.5,))
-SQUARED = Functor(
-    "Squared",
-    source="""struct Squared {
-    template <class C> __device__ C operator()(C x, long long, long long) const { return x * x; }
-};""",
-)
-SHIFTED = Functor(
-    "Shifted",
-    (0.25,),
-    """struct Shifted {
-    double by;
-    template <class C> __device__ C operator()(C x, long long row, long long column) const {
-        return x + static_cast<C>(by) * static_cast<C>(row) + static_cast<C>(column);
-    }
-};""",
-)
 FUNCTOR_CASES = [(a, n) for a, n in LENGTHS.items()] + [("strided", 40)]
 for algorithm, length in FUNCTOR_CASES:
     for op in SOFTMAX_FAMILY:
         layout = Layout((length, 6), view=lambda x: x.T) if algorithm == "strided" else Layout((6, length))
-        for functors in ({"load": HALVED}, {"load": SQUARED, "store": SHIFTED}, {"load": MASK}):
+        for functors in FUNCTORS:
             add(("functors", algorithm), f"{op} {functors}", op, layout, algorithm=algorithm, sigma=1, **functors)
 
 
@@ -219,27 +160,8 @@ def test_special_values(machine, algorithm):
 def test_functors(machine, algorithm):
     """Scaled on the way in; squared on the way in and shifted on the way out, by text; masked, one row altogether."""
     for case in LAUNCHES["functors", algorithm]:
-        arrays, plan = case.arrays(), case.plan
-        x = case.x.astype(np.float64)
-        keep = np.random.default_rng(4).random(x.shape) < 0.7
-        keep[2] = False
-        if "Masked" in case.plan.kernel:
-            first = 2 + len(case.plan.words) - 3
-            plan = replace(plan, words=(*plan.words[:-3], 0, keep.shape[1], 1))
-            arrays.append(Array(keep.astype(np.uint8), word=first))
-            x = np.where(keep, x, -np.inf)
-        elif "Scaled" in case.plan.kernel:
-            x = x * 0.5
-        else:
-            x = (x.astype(np.float32) ** 2).astype(np.float64)
-        expected = getattr(reference, case.op)(x, case.dims, dtype=np.longdouble)
-        if "Masked" in case.plan.kernel:
-            expected[2] = 0 if case.op == "softmax" else -np.inf
-        if "Shifted" in case.plan.kernel:
-            rows = np.arange(6)
-            expected += 0.25 * rows if expected.ndim == 1 else 0.25 * rows[:, None] + np.arange(x.shape[1])
+        plan, arrays, expected, floor = functor_result(case)
         _, y, *_ = machine.launch(plan, arrays, grid=2, seed=1)
-        floor = 4096.0 if "Shifted" in case.plan.kernel else FLOORS[case.op]  # of the size of what is added
         assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)
 
 

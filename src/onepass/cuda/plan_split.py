@@ -32,11 +32,11 @@ def _plan_held(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
     most_packs = max(1, SPLIT_REGISTERS[size] // pack_registers)
     per_multiprocessor = _resident(choice, SPLIT_THREADS, SPLIT_REGISTERS[size]) * SPLIT_THREADS * most_packs
     chip_packs = device.multiprocessors * per_multiprocessor
-    staged = tuning.staged if tuning.staged is not None else packs > chip_packs
-    if tuning.threads:
-        threads = tuning.threads
-    else:
-        threads = LONG_SPLIT_THREADS if staged or packs > SPLIT_THREADS * most_packs * 8 else SPLIT_THREADS
+    threads = tuning.threads or (SPLIT_THREADS if packs <= SPLIT_THREADS * most_packs * 8 else LONG_SPLIT_THREADS)
+    staged = tuning.staged
+    if staged is None:
+        staged = packs > chip_packs or -(-packs // (tuning.blocks or packs)) > threads * most_packs
+        threads = tuning.threads or (LONG_SPLIT_THREADS if staged else threads)
     if staged:
         edge_packs = 2 * (alignment != "whole")
         room = device.shared_per_block - 2 * BLOCK_SCRATCH

@@ -1,0 +1,70 @@
+"""Launches in which several blocks share a row: few threads and short slices, so that the simulator runs them quickly
+and every block still has whole packs, edges and a rest."""
+
+from dataclasses import replace
+
+from cuda_cases import SCRATCH_HEAD, Layout, launch, rows_of
+from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
+
+from onepass.cuda.plan import Tuning
+
+LENGTH = 1500
+# What a slice waits in, as (algorithm, tuning).
+KINDS = {
+    "registers": ("split", Tuning(threads=64, blocks=3)),
+    "shared memory": ("split", Tuning(threads=64, blocks=3, staged=True)),
+    "nothing": ("stream", Tuning(threads=64, blocks=3)),
+}
+MIXED = [("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "bfloat16")]
+# Slices of nothing: more blocks than packs, and rows that are all head or all tail.
+SHORT = {
+    "one column": Layout((7, 1)),
+    "a row shorter than its head": Layout((5, 5), past=(1, 1)),
+    "fewer packs than blocks": Layout((4, 8)),
+}
+
+
+def kinds_of(op):
+    """A reduction waits nowhere."""
+    return KINDS if op in ("softmax", "log_softmax") else {"nothing": ("split", Tuning(threads=64, blocks=3))}
+
+
+def cases(op, kind):
+    """Every type and layout."""
+    algorithm, tuning = kinds_of(op)[kind]
+    found = []
+    for dtype in DTYPES:
+        for why, layout in {**rows_of(LENGTH), **SHORT}.items():
+            found.append(launch(why, op, layout, dtype, None, algorithm, tuning=tuning))
+    for dtype, result_dtype in MIXED if op in ("softmax", "log_softmax", "mean", "amax") else ():
+        for why, layout in rows_of(LENGTH).items():
+            if why in ("aligned", "odd: each row starts elsewhere", "bases differently past a boundary"):
+                found.append(launch(why, op, layout, dtype, result_dtype, algorithm, tuning=tuning))
+    return found
+
+
+def many_blocks():
+    """More blocks than a warp has lanes, than a block has threads, and one; the simulator runs all of them at once."""
+    found = []
+    for blocks in (1, 2, 31, 33, 70):
+        for op in ("softmax", "log_softmax", "logsumexp", "sum"):
+            algorithm = "split"
+            tuning = Tuning(threads=64, blocks=blocks, staged=True if op == "log_softmax" else None)
+            found.append(launch(f"{blocks} blocks", op, Layout((3, 3001)), algorithm=algorithm, tuning=tuning))
+    return found
+
+
+def all_kinds():
+    return [(op, kind) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for kind in kinds_of(op)]
+
+
+def with_scratch(case, scratch, grid):
+    """The arrays of a launch that finds this in scratch memory."""
+    arrays = case.arrays(grid)
+    arrays[2] = replace(arrays[2], data=scratch)
+    return arrays
+
+
+def scratch_words(plans, grid):
+    """4-byte words of scratch memory that is enough for all of these plans."""
+    return (SCRATCH_HEAD + grid * max(plan.scratch_bytes for plan in plans)) // 4

@@ -1,0 +1,152 @@
+"""Kernels in which several blocks share a row, and what the blocks tell each other, run on a CPU by tests/cusim and,
+with -m gpu, on a GPU."""
+
+import cuda_teams
+import gpu_machine
+import numpy as np
+import pytest
+from cuda_cases import Layout, launch
+from cuda_values import FUNCTORS, SPECIAL_ROWS, functor_result, limit, with_specials
+from helpers import FLOORS
+from simulator import Simulator, SimulatorError
+from ulp import max_ulp
+
+from onepass.cuda.plan import Tuning
+
+ALL = {key: cuda_teams.cases(*key) for key in cuda_teams.all_kinds()}
+MANY = cuda_teams.many_blocks()
+SPECIALS = {
+    key: [
+        launch(dtype, key[0], Layout((SPECIAL_ROWS, 700)), dtype, None, algorithm, values=with_specials, tuning=tuning)
+        for dtype in ("float32", "bfloat16", "float64")
+    ]
+    for key in ALL
+    for algorithm, tuning in [cuda_teams.kinds_of(key[0])[key[1]]]
+    if key[0] not in ("sum", "mean")
+}
+FUNCTOR_LAUNCHES = [
+    launch(f"{op} {kind}", op, Layout((6, 600)), algorithm=algorithm, tuning=tuning, sigma=1, **functors)
+    for op in ("softmax", "log_softmax", "logsumexp")
+    for kind, (algorithm, tuning) in cuda_teams.kinds_of(op).items()
+    for functors in FUNCTORS
+]
+TWO_SIZES = [
+    launch("small", "softmax", Layout((4, 700)), algorithm="split", tuning=Tuning(threads=64, blocks=2)),
+    launch("exact", "log_softmax", Layout((3, 900)), algorithm="split", tuning=Tuning(threads=64, blocks=4)),
+    launch("wide", "logsumexp", Layout((2, 900)), "float64", algorithm="split", tuning=Tuning(threads=64, blocks=5)),
+]
+MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
+
+
+@pytest.fixture(scope="module", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request):
+    groups = (*ALL.values(), MANY, *SPECIALS.values(), FUNCTOR_LAUNCHES, TWO_SIZES)
+    machine = MACHINES[request.param]([case.plan for cases in groups for case in cases])
+    yield machine
+    machine.close()
+
+
+def check(machine, cases, grids=(3, 9), seeds=(0, 1)):
+    for case in cases:
+        for grid, seed in zip(grids, seeds, strict=True):
+            error = case.error(machine, grid=grid, seed=seed)
+            assert error <= limit(case), (case.name, case.plan.kernel, grid, seed, error)
+
+
+@pytest.mark.parametrize("key", ALL, ids=" in ".join)
+def test_every_layout(machine, key):
+    """One team that takes every row, and three."""
+    for case in ALL[key]:
+        assert case.plan.team == 3 and case.plan.reads == (2 if case.plan.algorithm == "stream" else 1)
+    check(machine, ALL[key])
+
+
+def test_any_number_of_blocks(machine):
+    check(machine, MANY, grids=(70, 140))
+
+
+@pytest.mark.parametrize("key", SPECIALS, ids=" in ".join)
+def test_special_values(machine, key):
+    """NaN, infinities and numbers up to the largest, in slices of which some hold nothing but -inf."""
+    for case in SPECIALS[key]:
+        y = case.run(machine, grid=6)
+        for row, (got, expected) in enumerate(zip(y, case.reference(), strict=True)):
+            error = max_ulp(got, expected, floor=FLOORS[case.op])
+            assert error <= limit(case), (case.name, row, got, expected)
+
+
+def test_functors(machine):
+    for case in FUNCTOR_LAUNCHES:
+        plan, arrays, expected, floor = functor_result(case)
+        _, y, *_ = machine.launch(plan, arrays, grid=6, seed=1)
+        assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)
+
+
+def test_the_same_bits_under_every_schedule(machine):
+    for key in (("softmax", "registers"), ("log_softmax", "shared memory"), ("softmax", "nothing"), ("sum", "nothing")):
+        case = ALL[key][1]
+        results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (3, 9) for seed in range(6)}
+        assert len(results) == 1, case.plan.kernel
+
+
+def test_probabilities_sum_to_one(machine):
+    for kind in cuda_teams.KINDS:
+        for case in ALL["softmax", kind]:
+            if case.y_dtype == np.float32:
+                sums = case.run(machine, grid=6).astype(np.float64).sum(axis=-1)
+                assert np.abs(sums - 1).max() < 4e-7, (case.name, sums)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    machine = Simulator([case.plan for case in TWO_SIZES])
+    yield machine
+    machine.close()
+
+
+def run_in_turn(machine, cases, scratch, grid=20):
+    """Launches that share scratch memory, one after the other; what is left in it."""
+    for i, case in enumerate(cases):
+        blocks = case.plan.blocks(1, grid)
+        arrays = cuda_teams.with_scratch(case, scratch, grid)
+        _, y, scratch = machine.launch(case.plan, arrays, grid=blocks, seed=i)
+        assert max_ulp(y, case.reference(), floor=FLOORS[case.op]) <= limit(case), (i, case.name)
+    return scratch
+
+
+def test_launches_of_any_size_share_scratch_memory(simulated):
+    """What one leaves there, the next does not take for its own."""
+    words = cuda_teams.scratch_words([case.plan for case in TWO_SIZES], 20)
+    left = run_in_turn(simulated, TWO_SIZES * 4, np.zeros(words, np.uint32))
+    sequence, leaving, most = left[:3]
+    assert leaving == 0  # as the next launch wants it
+    assert sequence == 12  # a row for each team: so many exchanges
+    assert 0 < most * 4 <= words
+
+
+def test_the_counter_starts_again_before_old_numbers_could_match(simulated):
+    words = cuda_teams.scratch_words([case.plan for case in TWO_SIZES], 20)
+    scratch = np.zeros(words, np.uint32)
+    scratch[0], scratch[2] = 0xEFFFFFFE, (words - 32) // 4
+    scratch[32:] = np.repeat(np.arange(2, (words - 32) // 4 + 2), 4)  # old numbers that come again
+    left = run_in_turn(simulated, TWO_SIZES[:1], scratch)
+    assert left[0] == 0xEFFFFFFF and (left[32:] != 0).any()
+    left = run_in_turn(simulated, TWO_SIZES[:1], left)
+    assert left[0] == 0 and not left[32:].any()
+    run_in_turn(simulated, TWO_SIZES * 2, left)
+
+
+def test_a_team_without_one_of_its_blocks_is_reported(simulated):
+    """The simulator sees that the others wait for ever."""
+    case = TWO_SIZES[1]
+    with pytest.raises(SimulatorError, match="deadlock"):
+        simulated.launch(case.plan, case.arrays(), grid=2 * case.plan.team - 1, seed=0)
+
+
+def test_slices_that_fit_nowhere_are_refused():
+    with pytest.raises(ValueError, match="does not fit the shared memory"):
+        launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=1, staged=True))
+    with pytest.raises(ValueError, match="does not fit the registers"):
+        launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=2, staged=False))
+    with pytest.raises(ValueError, match="blocks are at work at once"):
+        launch("", "sum", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=4000))
