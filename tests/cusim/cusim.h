@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #define ONEPASS_CUSIM 1
 #define __global__
@@ -61,6 +62,14 @@ void spin(Site site);  // and this one has seen that it must wait
 void* dynamic_memory();
 void* variable(const void* key, std::size_t bytes);
 
+// What the running thread has asked for that need not be there yet; a group ends with one that goes nowhere.
+struct Copy {
+    void* to = nullptr;
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+};
+std::vector<Copy>& copies();
+
 struct Launch {
     unsigned grid;
     unsigned threads;
@@ -72,7 +81,7 @@ struct Launch {
 const char* run(const Launch& launch, void (*kernel)(const void*), const void* argument);
 
 template <class T>
-const T* aligned(const T* p, Site site) {
+T* aligned(T* p, Site site) {
     if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned access", site);
     return p;
 }
@@ -107,5 +116,5 @@ T __ldca(const T* p) {
 }
 template <class T>
 void __stcs(T* p, T value) {
-    *const_cast<T*>(cusim::aligned(p, cusim::here())) = value;
+    *cusim::aligned(p, cusim::here()) = value;
 }

@@ -59,6 +59,32 @@ inline float exp2_approx(float x) {
 inline float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float min_nan(float a, float b) { return a < b || a != a ? a : b; }
 
+// A copy is done when it is waited for, no sooner: until then there is NaN.
+template <int kBytes>
+void copy_async(void* to_shared, const void* from) {
+    struct alignas(kBytes) Bytes {
+        unsigned char at[kBytes];
+    };
+    memset(cusim::aligned(static_cast<Bytes*>(to_shared), cusim::here())->at, 0xff, kBytes);
+    cusim::copies().push_back({to_shared, cusim::aligned(static_cast<const Bytes*>(from), cusim::here()), kBytes});
+}
+
+inline void end_group() { cusim::copies().push_back({}); }
+
+template <int kGroups>
+void wait_for_copies() {
+    auto& copies = cusim::copies();
+    std::size_t ends = 0, done = copies.size();
+    while (done > 0 && (ends < kGroups || copies[done - 1].to)) {
+        --done;
+        ends += !copies[done].to;
+    }
+    for (std::size_t i = 0; i < done; ++i) {
+        if (copies[i].to) memcpy(copies[i].to, copies[i].from, copies[i].bytes);
+    }
+    copies.erase(copies.begin(), copies.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
 // Two accesses, with other threads between them: no more is promised.
 inline uint4 load_shared_words(const uint4* from) {
     const auto* words = reinterpret_cast<const unsigned long long*>(cusim::aligned(from, cusim::here()));
@@ -68,7 +94,7 @@ inline uint4 load_shared_words(const uint4* from) {
 }
 
 inline void store_shared_words(uint4* to, uint4 words) {
-    auto* target = reinterpret_cast<unsigned long long*>(const_cast<uint4*>(cusim::aligned(to, cusim::here())));
+    auto* target = reinterpret_cast<unsigned long long*>(cusim::aligned(to, cusim::here()));
     __atomic_store_n(target + 1, static_cast<unsigned long long>(words.w) << 32 | words.z, __ATOMIC_RELAXED);
     cusim::yield(cusim::here());
     __atomic_store_n(target, static_cast<unsigned long long>(words.y) << 32 | words.x, __ATOMIC_RELAXED);

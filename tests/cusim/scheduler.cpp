@@ -65,6 +65,7 @@ struct Thread {
     Site site{};
     bool done = false;
     bool spins = false;  // waits for what another thread stores
+    std::vector<Copy> copies;
 
     explicit Thread(void (*entry)()) : fiber(entry) {}
     bool ready() const { return !done && (!waits_at || waits_at->generation != generation); }
@@ -224,6 +225,7 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
         thread.block = blocks[b].get();
         thread.waits_at = nullptr;
         thread.done = false;
+        thread.copies.clear();
         queues[greedy ? i / 32 : 0].push_back(&thread);
     }
     release(&world.order);
@@ -273,6 +275,8 @@ void spin(Site site) {
     world.current->spins = true;
     yield(site);
 }
+
+std::vector<Copy>& copies() { return world.current->copies; }
 
 void fail(const char* message, Site site) {
     report(message, site);

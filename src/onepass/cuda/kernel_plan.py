@@ -102,6 +102,7 @@ class Tuning:
     padded: bool | None = None  # True also where a row fills its packs, warp and block
     staged: bool | None = None  # strided: False reads twice; split: True waits in shared memory, False in registers
     blocks: int | None = None  # per row, split and stream
+    stages: int | None = None  # slices that split has shared memory for
 
 
 @dataclass(frozen=True)

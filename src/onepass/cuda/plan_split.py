@@ -40,14 +40,15 @@ def _plan_held(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
     if staged:
         edge_packs = 2 * (alignment != "whole")
         room = device.shared_per_block - 2 * BLOCK_SCRATCH
-        fewest = -(-packs // (room // (pack * size) - edge_packs))
+        stages = tuning.stages or 1
+        fewest = -(-packs // (room // (stages * pack * size) - edge_packs))
         blocks = tuning.blocks or max(fewest, min(device.multiprocessors, -(-packs // threads)))
-        kept_bytes = (-(-packs // blocks) + edge_packs) * pack * size
+        kept_bytes = stages * (-(-packs // blocks) + edge_packs) * pack * size
         resident = min(device.max_threads // 2 // threads, device.shared_per_multiprocessor // (kept_bytes + 2 * BLOCK_SCRATCH))
         if kept_bytes > room or blocks > max(1, resident) * device.multiprocessors:
             raise choice.refuse(f"a row of {packs * pack * size} bytes does not fit the shared memory of the GPU")
         choice.why.append(f"{blocks} blocks hold it in {kept_bytes} bytes of shared memory each: read once")
-        return _build(choice, "split", "split", pack, alignment, threads, max(1, resident), 0, kept_bytes, blocks, packs, 1)
+        return _build(choice, "split", "split", pack, alignment, threads, max(1, resident), 0, stages, kept_bytes, blocks, packs, 1)
     blocks = tuning.blocks
     if blocks is None:
         blocks = _blocks_in_registers(choice, packs, threads, most_packs)
@@ -56,7 +57,7 @@ def _plan_held(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
     if per_thread > most_packs or blocks > resident * device.multiprocessors:
         raise choice.refuse(f"a row of {packs * pack * size} bytes does not fit the registers of {blocks} blocks")
     choice.why.append(f"{blocks} blocks of {threads} threads hold it in {per_thread} packs each: read once")
-    return _build(choice, "split", "split", pack, alignment, threads, resident, per_thread, 0, blocks, packs, 1)
+    return _build(choice, "split", "split", pack, alignment, threads, resident, per_thread, 1, 0, blocks, packs, 1)
 
 
 def _blocks_in_registers(choice: Choice, packs: int, threads: int, most_packs: int) -> int:
@@ -82,7 +83,7 @@ def _plan_walk(choice: Choice, algorithm: str, pack: int, alignment: str, packs:
         f"{blocks} blocks of {threads} threads share it; it waits nowhere: read {('once', 'twice')[reads - 1]}"
     )
     function = "split_reduce" if problem.op in REDUCTIONS else "stream"
-    return _build(choice, algorithm, function, pack, alignment, threads, resident, 0, 0, blocks, packs, reads)
+    return _build(choice, algorithm, function, pack, alignment, threads, resident, 0, 1, 0, blocks, packs, reads)
 
 
 def _resident(choice: Choice, threads: int, held: int) -> int:
@@ -101,6 +102,7 @@ def _build(
     threads: int,
     resident: int,
     per_thread: int,
+    stages: int,
     shared_bytes: int,
     blocks: int,
     packs: int,
@@ -111,6 +113,7 @@ def _build(
         "threads": threads,
         "resident": resident,
         "packs": per_thread,
+        "stages": stages,
         "slots": -(-blocks // threads),
         "pack": pack,
         "alignment": alignment,

@@ -32,16 +32,20 @@ inline constexpr unsigned kLastSequence = 0xf0000000u;
 
 // The thread block's place among those that share a row, and the rows of its team.
 struct TeamPlace {
-    int64 rank;   // within the team
-    int64 team;   // of the launch
-    int64 teams;  // in the launch
+    unsigned rank;   // within the team
+    unsigned team;   // of the launch
+    unsigned teams;  // in the launch
 
-    __device__ __forceinline__ explicit TeamPlace(const Team& team)
-        : rank(blockIdx.x % team.blocks), team(blockIdx.x / team.blocks), teams(gridDim.x / team.blocks) {}
+    __device__ __forceinline__ explicit TeamPlace(const Team& team) {
+        const auto blocks = static_cast<unsigned>(team.blocks);
+        this->team = blockIdx.x / blocks;
+        rank = blockIdx.x - this->team * blocks;
+        teams = gridDim.x / blocks;
+    }
 };
 
-// Exchanges of a State among the blocks of each team, by all kThreads threads of each block; a thread looks after
-// kSlots of the others.
+// Exchanges of a State among all threads of the blocks of each team, kThreads of each block; a thread looks after
+// kSlots of the other blocks.
 //
 // The slots alternate between two places. A block that writes to one of them again has seen all states of the exchange
 // between, and every block had read the first place before it published its own.
@@ -52,44 +56,48 @@ class Exchange {
     // Words go in pairs, each with its number: one access.
     static constexpr int kPairs = (sizeof(State) + 7) / 8;
 
-    // What the warps of a block have made of the states that they look after.
     struct Scratch {
-        State total[kWarps];
+        State of_warp[kWarps];  // what the warps' own threads have brought
+        State of_team[kWarps];  // what the warps have made of the blocks that they look after
     };
 
-    // exchanges: of this launch, by the team that has the most.
-    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, Scratch& scratch, int64 exchanges)
+    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, Scratch& scratch)
         : head_(static_cast<ScratchHead*>(team.scratch)),
-          slots_(slots_of(head_) + place.team * 2 * team.blocks * kPairs),
           scratch_(scratch),
           blocks_(static_cast<int>(team.blocks)),
           rank_(static_cast<int>(place.rank)),
-          exchanges_(static_cast<unsigned>(exchanges)),
           first_(ptx::load_shared_words(reinterpret_cast<const uint4*>(head_)).x),
-          sequence_(first_) {}
+          sequence_(first_) {
+        slots_ = slots_of(head_) + place.team * (2 * blocks_ * kPairs);
+    }
 
-    // Every thread brings the block's state, the same, and gets what `merge` makes of those of all blocks. merge(states)
-    // is called by whole warps, with the states of each lane, and returns their total in every lane; missing states are
-    // `identity`.
-    //
-    // A thread that writes to `total` again has passed another barrier of the block: kernels have one in every row.
+    // Every thread brings its state, and gets what `merge` makes of those of the whole team. merge(states) is called by
+    // whole warps, with the states of each lane, and returns their total in every lane; missing states are `identity`.
     template <class Merge>
     __device__ __forceinline__ State operator()(const State& mine, const State& identity, Merge&& merge) {
         ++sequence_;
         uint4* const slots = slots_ + (sequence_ - first_) % 2 * (blocks_ * kPairs);
         const int warp = static_cast<int>(threadIdx.x) / kWarpLanes, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+        const State of_thread[1] = {mine};
+        const State of_warp = merge(of_thread);
+        if (lane == 0) scratch_.of_warp[warp] = of_warp;
+        __syncthreads();
         const int all_warps = (blocks_ + kWarpLanes - 1) / kWarpLanes, warps = all_warps < kWarps ? all_warps : kWarps;
         if (warp < warps) {
-            if (threadIdx.x == 0) publish(slots, mine);
+            if (warp == 0) {
+                const State of_warps[1] = {lane < kWarps ? scratch_.of_warp[lane] : identity};
+                const State of_block = merge(of_warps);
+                if (lane == 0) publish(slots, of_block);
+            }
             State states[kSlots];
             collect(slots, states, identity);
-            const State total = merge(states);
-            if (lane == 0) scratch_.total[warp] = total;
+            const State of_team = merge(states);
+            if (lane == 0) scratch_.of_team[warp] = of_team;
         }
         __syncthreads();
-        if (kWarps == 1 || warps == 1) return scratch_.total[0];
-        const State totals[1] = {lane < warps ? scratch_.total[lane] : identity};
-        return merge(totals);
+        if (kWarps == 1 || warps == 1) return scratch_.of_team[0];
+        const State of_warps[1] = {lane < warps ? scratch_.of_team[lane] : identity};
+        return merge(of_warps);
     }
 
     // After this block's last exchange: what `left` wants. The answer of the counter is not waited for.
@@ -97,12 +105,13 @@ class Exchange {
         return threadIdx.x == 0 ? ptx::count_up(&head_->left, gridDim.x - 1) : 0;
     }
 
-    // At the very end: the last block to leave puts the counter forward. All others have taken what they wanted.
-    __device__ __forceinline__ void left(unsigned before) {
+    // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the most.
+    // All others have taken what they wanted.
+    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) {
         if (threadIdx.x != 0 || before != gridDim.x - 1) return;
         auto* const head = reinterpret_cast<uint4*>(head_);
         const unsigned used = gridDim.x * 2 * kPairs, most = ptx::load_shared_words(head).z;
-        uint4 words{first_ + exchanges_, 0, most < used ? used : most, 0};
+        uint4 words{first_ + exchanges, 0, most < used ? used : most, 0};
         if (words.x >= kLastSequence) {  // before old numbers could be taken for new ones
             for (unsigned i = 0; i < words.z; ++i) ptx::store_shared_words(slots_of(head_) + i, {0, 0, 0, 0});
             words.x = words.z = 0;
@@ -159,7 +168,6 @@ class Exchange {
     Scratch& scratch_;
     int blocks_;
     int rank_;
-    unsigned exchanges_;
     unsigned first_;
     unsigned sequence_;
 };

@@ -93,6 +93,41 @@ __device__ __forceinline__ float min_nan(float a, float b) {
 #endif
 }
 
+// ---- copies into shared memory that go on while the thread does ----
+
+// 4, 8 or 16 bytes, aligned to that.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(void* to_shared, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(to_shared));
+    if constexpr (kBytes == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
+    }
+#else
+    struct alignas(kBytes) Bytes {
+        unsigned at[kBytes / 4];
+    };
+    *static_cast<Bytes*>(to_shared) = *static_cast<const Bytes*>(from);
+#endif
+}
+
+// Ends a group of copies.
+__device__ __forceinline__ void end_group() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits for this thread's copies, but not for those of the last kGroups groups.
+template <int kGroups>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+}
+
 // ---- memory that blocks of one launch share ----
 //
 // Relaxed: each access is whole and reaches all of the GPU, and orders nothing else.

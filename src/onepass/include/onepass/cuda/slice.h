@@ -2,6 +2,7 @@
 // packs as a row is; the first slice has the row's head, the last its tail.
 #pragma once
 
+#include "block_smem.h"
 #include "exchange.h"
 #include "row.h"
 
@@ -41,7 +42,7 @@ struct Slice {
     RowCut cut;
 
     static __device__ __forceinline__ Slice at(const typename Rows::RowJob& job, int64 row, const Team& team,
-                                               int64 rank) {
+                                               unsigned rank) {
         const auto whole = Rows::at(job, row);
         const int64 first = rank * team.slice, left = whole.cut.packs - first;
         const RowCut cut{left < 0 ? 0 : left < team.slice ? left : team.slice, rank == 0 ? whole.cut.head : 0,
@@ -78,18 +79,21 @@ class HeldSlice {
     }
 
     // Calls visit(values) for every pack and every edge, an edge as a pack of one; also for those that hold nothing.
-    template <class Visit>
-    __device__ __forceinline__ void for_all(Visit&& visit) const {
+    // kKeep: what it makes of them takes their place.
+    template <bool kKeep = false, class Visit>
+    __device__ __forceinline__ void for_all(Visit&& visit) {
 #pragma unroll
-        for (const Words& pack : packs_) {
+        for (Words& pack : packs_) {
             C values[N];
             widen_all(pack, values);
             visit(values);
+            if constexpr (kKeep) pack = narrow_all(values);
         }
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {
             C value[1] = {widen<C>(edges_[k])};
             visit(value);
+            if constexpr (kKeep) edges_[k] = narrow<Kept>(value[0]);
         }
     }
 
@@ -128,11 +132,16 @@ class HeldSlice {
         } else {
             C values[N];
             reader.pack(column, values);
-            Elements pack;
-#pragma unroll
-            for (int i = 0; i < N; ++i) pack.at[i] = narrow<Kept>(values[i]);  // exact: it has been widened from there
-            return __builtin_bit_cast(Words, pack);
+            return narrow_all(values);
         }
+    }
+
+    // Exact: they have been widened from there, or Kept is C.
+    static __device__ __forceinline__ Words narrow_all(const C (&values)[N]) {
+        Elements pack;
+#pragma unroll
+        for (int i = 0; i < N; ++i) pack.at[i] = narrow<Kept>(values[i]);
+        return __builtin_bit_cast(Words, pack);
     }
 
     static __device__ __forceinline__ void widen_all(const Words& pack, C (&values)[N]) {
@@ -143,6 +152,67 @@ class HeldSlice {
 
     Words packs_[kPacks];
     Kept edges_[kEdges > 0 ? kEdges : 1];
+};
+
+// A slice that waits in shared memory. Rows that nothing changes on their way in are copied there while the block does
+// something else. A thread reads only what it has itself put there: no barrier.
+template <class Kept, class C, int kThreads, class RowCut>
+class StagedSlice {
+   public:
+    static constexpr int N = RowCut::kPack;
+    // As many packs as a thread works on at a time: shared memory is near, and 1024 threads have 64 registers each.
+    static constexpr int kAhead = kThreads < 1024 ? kInFlight : 2;
+    using Row = KeptRow<Kept, C, RowCut>;
+
+    __device__ __forceinline__ StagedSlice(unsigned char* memory, const RowCut& cut)
+        : row_{{reinterpret_cast<Kept*>(memory), cut}, cut} {}
+
+    // Begins to bring a slice, or brings it. `ptx::wait_for_copies` says when it is there.
+    template <class Slice>
+    __device__ __forceinline__ void bring(const Slice& slice) const {
+        bring(slice, slice.reader);
+    }
+
+    template <bool kKeep = false, class Visit>
+    __device__ __forceinline__ void for_all(Visit&& visit) const {
+        for_each<kThreads, N, kAhead>(row_, threadIdx.x, [&](int64 column, auto& values) {
+            visit(values);
+            if constexpr (kKeep) row_.keep(column, values);
+        });
+    }
+
+    template <class Visit>
+    __device__ __forceinline__ void for_present(Visit&& visit) const {
+        for_each<kThreads, N, kAhead>(row_, threadIdx.x, visit);
+    }
+
+   private:
+    static constexpr int kBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
+
+    template <class Slice, class In, class Load, bool kWide>
+    __device__ __forceinline__ void bring(const Slice& slice, const From<Reader<In, C, Load, kWide>>& reader) const {
+        if constexpr (kWide && kSame<Load, Direct> && kBytes >= 4) {
+            const In* const x = reader.whole.x + reader.begin;
+#pragma unroll 4
+            for (int64 pack = threadIdx.x; pack < slice.cut.packs; pack += kThreads) {
+                const int64 column = slice.cut.pack_column(pack);
+#pragma unroll
+                for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kBytes) {
+                    ptx::copy_async<kBytes>(reinterpret_cast<unsigned char*>(row_.reader.pack_at(column)) + i,
+                                            reinterpret_cast<const unsigned char*>(x + column) + i);
+                }
+            }
+            for (int edge = threadIdx.x; edge < slice.cut.edges(); edge += kThreads) {
+                const int64 column = slice.cut.edge_column(edge);
+                *row_.reader.edge_at(column) = x[column];
+            }
+        } else {
+            for_each<kThreads, N>(slice, threadIdx.x,
+                                  [&](int64 column, auto& values) { row_.keep(column, values); });
+        }
+    }
+
+    Row row_;
 };
 
 // for_each from the end of a row to its beginning: what was read last is likeliest to be in L2 still.

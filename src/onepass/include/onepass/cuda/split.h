@@ -3,11 +3,10 @@
 //
 // `split`: each block's slice waits in its registers or in its shared memory; x is read once, y written once. While a
 // block waits for what the others of its team have found, other blocks of the same multiprocessor, which have other
-// rows, load and store. `stream`: the slice waits nowhere; x is read a second time, backwards, to write the result.
+// rows, load and store, and its own next slice is on its way to shared memory. `stream`: the slice waits nowhere; x is read a second time, backwards, to write the result.
 // `split_reduce`: sum, mean, amax and amin.
 #pragma once
 
-#include "block_smem.h"
 #include "online.h"
 #include "row_reduce.h"
 #include "slice.h"
@@ -18,13 +17,14 @@ struct Split {
     int axes;      // kept axes of the job
     int threads;   // of a block
     int resident;  // blocks that a multiprocessor must have room for
-    int packs;     // that a thread holds of a slice; 0: it waits in shared memory
+    int packs;     // that a thread holds of a slice in registers; 0: it waits in shared memory
+    int stages;    // slices that there is shared memory for: one, or the next one too
     int slots;     // states of other blocks that a thread looks after
     int pack;      // elements per access
     Alignment alignment;
 };
 
-// Of a slice or a row: its maximum and its sum of exponentials. One number is enough for a sum that becomes a quotient.
+// Of a part of a row: its maximum and its sum of exponentials. One number is enough for a sum that becomes a quotient.
 template <class C, bool kExact>
 struct Total {
     C max;
@@ -36,8 +36,8 @@ struct Total<C, false> {
     C sum;
 };
 
-// Merges the totals that the lanes of a warp have: every lane gets the row's. The sums of slices are brought to the
-// row's anchor by the quotient of one exponential at both anchors, which is a power of two unless they are exact.
+// Merges the totals that the lanes of a warp have: every lane gets that of all. Sums are brought to the anchor of all by
+// the quotient of one exponential at both anchors, which is a power of two unless they are exact.
 template <class Op, class V, bool kMasked>
 struct MergeTotals {
     using C = typename ExpTable<V>::Compute;
@@ -48,14 +48,14 @@ struct MergeTotals {
         else return {-kInfinity<C>, C(0)};
     }
 
-    // The exponential of a slice. Of one without a number in it: relative to 0; its sum will not count.
-    static __device__ __forceinline__ Exponential<V> exponential_of_slice(C max) {
+    // The exponential of a part. Of one without a number in it: relative to 0; its sum will not count.
+    static __device__ __forceinline__ Exponential<V> exponential_of_part(C max) {
         return exponential_of<Op, V, true>(max);
     }
 
-    static __device__ __forceinline__ C to_row(C slice_max, const Exponential<V>& row) {
-        if (slice_max == -kInfinity<C>) return C(0);
-        return row(slice_max) / exponential_of_slice(slice_max)(slice_max);
+    static __device__ __forceinline__ C to_row(C part_max, const Exponential<V>& row) {
+        if (part_max == -kInfinity<C>) return C(0);
+        return row(part_max) / exponential_of_part(part_max)(part_max);
     }
 
     template <int kSlots>
@@ -93,14 +93,9 @@ struct MergeTotals {
     }
 };
 
-// The rows of a team, one after the other: calls visit(row, whether it is the last).
-template <class Job, class Visit>
-__device__ __forceinline__ void for_each_row(const Job& job, const TeamPlace& place, Visit&& visit) {
-    for (int64 r = place.team; r < job.rows; r += place.teams) visit(r, r + place.teams >= job.rows);
-}
-
-__device__ __forceinline__ int64 exchanges_of(int64 rows, const TeamPlace& place) {
-    return (rows + place.teams - 1) / place.teams;
+// Of the team that has the most.
+__device__ __forceinline__ unsigned exchanges_of(int64 rows, const TeamPlace& place) {
+    return static_cast<unsigned>((rows + place.teams - 1) / place.teams);
 }
 
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
@@ -110,64 +105,84 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using C = typename Rows::C;
     using Kept = choose<kSame<Load, Direct>, In, C>;
     using Totals = MergeTotals<Op, typename Rows::V, Rows::kMasked>;
-    using Reduce = BlockReduce<kShape.threads>;
     using Others = Exchange<typename Totals::State, kShape.threads, kShape.slots>;
-    constexpr int T = kShape.threads;
-    constexpr bool kHeld = kShape.packs > 0;
-    ONEPASS_SHARED(typename Reduce::Scratch, scratch);
+    using Held = HeldSlice<Kept, C, kShape.threads, (kShape.packs > 0 ? kShape.packs : 1), typename Rows::RowCut>;
+    using Staged = StagedSlice<Kept, C, kShape.threads, typename Rows::RowCut>;
+    // The exponentials wait in the row's place, each thread's relative to the maximum of its own elements.
+    constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
-    Reduce reduce(scratch);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch, exchanges_of(job.rows, place));
+    Others exchange(job, place, team_scratch);
     unsigned leaving = 0;
 
-    for_each_row(job, place, [&](int64 r, bool last) {
-        const auto slice = Slice<Rows>::at(job, r, job, place.rank);
+    const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
+    const auto run = [&](int64 r, auto& waiting, const auto& write_all) {
         C max = -kInfinity<C>;
-        auto sum = Sum<C>::identity();
-        const auto find_max = [&](auto& values) {
+        waiting.for_all([&](auto& values) {
 #pragma unroll
             for (C x : values) max = Max()(max, x);
-        };
-        const auto row_total = [&] {
-            const auto total = exchange(Totals::pack(max, sum), Totals::identity(), Totals());
-            if (last) leaving = exchange.leave();
-            max = total.max;
-            return Rows::finish(max, Rows::exponential_of(max), Totals::sum_of(total));
-        };
-
-        if constexpr (kHeld) {
-            HeldSlice<Kept, C, T, kShape.packs, typename Rows::RowCut> held;
-            held.load(slice.reader, slice.cut, threadIdx.x);
-            held.for_all(find_max);
-            max = reduce(max, Max());
-            const auto exponential = Totals::exponential_of_slice(max);
-            held.for_all([&](auto& values) { sum.add(sum_of_each(values, exponential)); });
-            sum = total_of<Op>(sum, reduce);
-            const auto result = row_total();
-            held.for_present(slice.cut, threadIdx.x, [&](int64 column, auto& values) {
-                write_results(slice.writer, column, values, result);
-            });
+        });
+        const auto own = Totals::exponential_of_part(max);
+        auto sum = Sum<C>::identity();
+        waiting.template for_all<kKeep>([&](auto& values) {
+#pragma unroll
+            for (C& x : values) x = own(x);
+            sum.add(sum_of(values));
+        });
+        const auto total = exchange(Totals::pack(max, sum), Totals::identity(), Totals());
+        if (r + place.teams >= job.rows) leaving = exchange.leave();
+        const auto row = Rows::exponential_of(total.max);
+        const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
+        if constexpr (kKeep) {
+            const C to_row = Totals::to_row(max, row);
+            write_all([&](C e) { return result.normalize(e * to_row); });
         } else {
-            constexpr int kAhead = T < 1024 ? kInFlight : 2;  // 1024 threads have 64 registers each
-            const KeptRow<Kept, C, typename Rows::RowCut> kept{{reinterpret_cast<Kept*>(memory), slice.cut}, slice.cut};
-            for_each<T, kShape.pack>(slice, threadIdx.x, [&](int64 column, auto& values) {
-                kept.keep(column, values);
-                find_max(values);
-            });
-            max = reduce(max, Max());
-            const auto exponential = Totals::exponential_of_slice(max);
-            for_each<T, kShape.pack, kAhead>(kept, threadIdx.x,
-                                   [&](int64, auto& values) { sum.add(sum_of_each(values, exponential)); });
-            sum = total_of<Op>(sum, reduce);
-            const auto result = row_total();
-            for_each<T, kShape.pack, kAhead>(kept, threadIdx.x, [&](int64 column, auto& values) {
-                write_results(slice.writer, column, values, result);
+            write_all(result);
+        }
+    };
+
+    if constexpr (kShape.packs > 0) {
+        for (int64 r = place.team; r < job.rows; r += place.teams) {
+            const auto slice = slice_of(r);
+            Held held;
+            held.load(slice.reader, slice.cut, threadIdx.x);
+            run(r, held, [&](const auto& result) {
+                held.for_present(slice.cut, threadIdx.x, [&](int64 column, auto& values) {
+                    write_results(slice.writer, column, values, result);
+                });
             });
         }
-    });
-    exchange.left(leaving);
+    } else {
+        const int stage_bytes = static_cast<int>(job.slice + Staged::Row::kEdgeRoom / kShape.pack) * kShape.pack *
+                                static_cast<int>(sizeof(Kept));
+        const auto bring = [&](int64 r, int stage) {
+            if (r < job.rows) {
+                const auto slice = slice_of(r);
+                Staged(memory + stage * stage_bytes, slice.cut).bring(slice);
+            }
+            ptx::end_group();
+        };
+        int stage = 0;
+        if constexpr (kShape.stages > 1) bring(place.team, 0);
+        for (int64 r = place.team; r < job.rows; r += place.teams) {
+            if constexpr (kShape.stages > 1) {
+                bring(r + place.teams, stage ^ 1);
+            } else {
+                bring(r, 0);
+            }
+            ptx::wait_for_copies<kShape.stages - 1>();
+            const auto slice = slice_of(r);
+            const Staged staged(memory + stage * stage_bytes, slice.cut);
+            run(r, staged, [&](const auto& result) {
+                staged.for_present([&](int64 column, auto& values) {
+                    write_results(slice.writer, column, values, result);
+                });
+            });
+            if constexpr (kShape.stages > 1) stage ^= 1;
+        }
+    }
+    exchange.left(leaving, exchanges_of(job.rows, place));
 }
 
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
@@ -177,26 +192,22 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using C = typename Rows::C;
     using V = typename Rows::V;
     using Totals = MergeTotals<Op, V, Rows::kMasked>;
-    using Reduce = BlockReduce<kShape.threads>;
     using Others = Exchange<typename Totals::State, kShape.threads, kShape.slots>;
     constexpr int T = kShape.threads;
     constexpr int N = kShape.pack;
-    ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
-    Reduce reduce(scratch);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch, exchanges_of(job.rows, place));
+    Others exchange(job, place, team_scratch);
     unsigned leaving = 0;
 
-    for_each_row(job, place, [&](int64 r, bool last) {
+    for (int64 r = place.team; r < job.rows; r += place.teams) {
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
         OnlineState<V> mine;
         for_each<T, N>(slice, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
-        C max = reduce(mine.m, Max());
-        auto sum = total_of<Op>(mine.sum_at(max), reduce);
-        if (max != -kInfinity<C>) sum = anchored<Op, V>(sum, max, Totals::exponential_of_slice(max));
-        const auto total = exchange(Totals::pack(max, sum), Totals::identity(), Totals());
-        if (last) leaving = exchange.leave();
+        auto sum = mine.d;
+        if (mine.m != -kInfinity<C>) sum = anchored<Op, V>(sum, mine.m, Totals::exponential_of_part(mine.m));
+        const auto total = exchange(Totals::pack(mine.m, sum), Totals::identity(), Totals());
+        if (r + place.teams >= job.rows) leaving = exchange.leave();
         const auto result = Rows::finish(total.max, Rows::exponential_of(total.max), Totals::sum_of(total));
         if constexpr (Op::kElementwise) {
             for_each_back<T, N>(slice, threadIdx.x, [&](int64 column, auto& values) {
@@ -205,8 +216,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         } else {
             if (place.rank == 0 && threadIdx.x == 0) slice.writer.one(0, result);
         }
-    });
-    exchange.left(leaving);
+    }
+    exchange.left(leaving, exchanges_of(job.rows, place));
 }
 
 // Merges the states that the lanes of a warp have.
@@ -227,26 +238,22 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
     using State = typename Op::template State<C>;
-    using Reduce = BlockReduce<kShape.threads>;
     using Others = Exchange<State, kShape.threads, kShape.slots>;
-    ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
-    Reduce reduce(scratch);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch, exchanges_of(job.rows, place));
+    Others exchange(job, place, team_scratch);
     unsigned leaving = 0;
 
-    for_each_row(job, place, [&](int64 r, bool last) {
+    for (int64 r = place.team; r < job.rows; r += place.teams) {
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
         auto state = Op::template identity<C>();
         for_each<kShape.threads, kShape.pack>(slice, threadIdx.x,
                                               [&](int64, auto& values) { Op::template push<In>(state, values); });
-        state = reduce(state, typename Op::Combine());
         state = exchange(state, Op::template identity<C>(), MergeStates<State, typename Op::Combine>());
-        if (last) leaving = exchange.leave();
+        if (r + place.teams >= job.rows) leaving = exchange.leave();
         if (place.rank == 0 && threadIdx.x == 0) slice.writer.one(0, Op::finish(state, job.length));
-    });
-    exchange.left(leaving);
+    }
+    exchange.left(leaving, exchanges_of(job.rows, place));
 }
 
 }  // namespace onepass::cuda
