@@ -92,8 +92,10 @@ LAYOUTS = {
     "warp, odd rows": ((70, 333), -1, None, ("warp", "warp")),
     "block": ((9, 8192), -1, None, ("block", "block")),
     "block, odd rows": ((9, 9001), -1, None, ("block", "block")),
-    "shared memory": ((5, 40000), -1, None, ("block_smem", "block")),
-    "beyond shared memory": ((3, 150001), -1, None, ("online", "block")),
+    "few rows": ((5, 40000), -1, None, ("split", "split")),
+    "few long rows": ((3, 150001), -1, None, ("split", "split")),
+    "rows that one multiprocessor holds once": ((80, 40000), -1, None, ("split", "block")),
+    "shared memory": ((140, 20000), -1, None, ("block_smem", "block")),
     "columns": ((300, 200), 0, None, ("strided", "strided")),
     "a middle dim": ((5, 64, 49), 1, None, ("strided", "strided")),
     "columns too long for a tile": ((70000, 33), 0, None, ("strided", "strided")),
@@ -119,7 +121,8 @@ def test_every_layout(torch, name, op, dtype):
     if dtype == "float32" and op not in ("logsumexp", "sum", "mean", "amax", "amin"):
         assert algorithm == algorithms[0]
     elif op in REDUCTIONS:
-        assert algorithm in ("warp", "block", "strided")
+        assert algorithm in ("warp", "block", algorithms[1])
+        assert (algorithm == "split") == (algorithms[1] == "split")
     assert type(y) is torch.Tensor
     assert y.is_cuda and y.is_contiguous() and y.dtype == x.dtype
     check(op, y, x, dim, dtype)

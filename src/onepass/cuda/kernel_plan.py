@@ -143,6 +143,8 @@ class CudaPlan:
 
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
+        if self.team and not registers:
+            return int(dict(self.shape)["resident"])  # what the kernel is compiled for
         counts = [device.max_threads // self.threads, 32 if device.max_threads > 1536 else 24]
         counts.append(device.shared_per_multiprocessor // (self.shared_bytes + 2 * BLOCK_SCRATCH))
         if registers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..problem import Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
-from .plan_split import SPLIT_ALGORITHMS, plan_split
+from .plan_split import SPLIT_ALGORITHMS, plan_split, shares_pay
 from .plan_strided import plan_strided
 from .thresholds import (
     ACCESS_BYTES,
@@ -60,9 +60,12 @@ def make_cuda_plan(
         return plan_strided(choice)
     if algorithm == "strided":
         return plan_strided(choice)
-    if algorithm in SPLIT_ALGORITHMS:
-        return plan_split(choice, algorithm, *_row_pack(choice))
-    return _plan_reduction(choice) if problem.op in REDUCTIONS else _plan_rows(choice)
+    pack, alignment = _row_pack(choice)
+    shared = shares_pay(choice, pack, alignment) if algorithm is None else algorithm
+    if shared in SPLIT_ALGORITHMS:
+        return plan_split(choice, shared, pack, alignment)
+    plan_rows = _plan_reduction if problem.op in REDUCTIONS else _plan_rows
+    return plan_rows(choice, pack, alignment)
 
 
 def _rows_lie_together(choice: Choice) -> bool:
@@ -117,9 +120,8 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
 # ---- softmax, log_softmax, logsumexp of rows that lie side by side ----
 
 
-def _plan_rows(choice: Choice) -> CudaPlan:
+def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
-    pack, alignment = _row_pack(choice)
     packs = max(1, problem.length // pack)  # a peeled row has no more whole packs than that
     limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else WARP_REGISTERS
     # Held per thread: whole packs, and the edges of a peeled row.
@@ -285,11 +287,10 @@ def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_b
 # ---- sum, mean, amax, amin of rows that lie side by side ----
 
 
-def _plan_reduction(choice: Choice) -> CudaPlan:
+def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
     if choice.algorithm not in (None, "warp", "block"):
-        raise choice.refuse("a plain reduction reads once: `warp`, `block` or `strided`")
-    pack, alignment = _row_pack(choice)
+        raise choice.refuse("a plain reduction reads once: `warp`, `block`, `split` or `strided`")
     packs = max(1, problem.length // pack)
     many = problem.rows >= MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
     chosen = choice.algorithm or ("warp" if many or packs <= WARP_REDUCE_PACKS else "block")

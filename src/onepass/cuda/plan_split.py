@@ -1,10 +1,23 @@
-"""The plans in which several blocks share a row: few rows keep the whole GPU busy, long ones wait on all of the chip."""
+"""The plans in which several blocks share a row: few rows keep the whole GPU busy, long ones wait on all of it."""
 
 from __future__ import annotations
 
 from ..problem import ITEMSIZE
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Team, build
-from .thresholds import LONG_SPLIT_THREADS, SPLIT_REGISTERS, SPLIT_THREADS
+from .thresholds import (
+    FEW_ROWS_PACKS,
+    FEW_ROWS_SHARE,
+    LONG_SPLIT_THREADS,
+    MOST_BLOCK_REGISTERS,
+    ONLINE_COST,
+    SPLIT_REGISTERS,
+    SPLIT_THREADS,
+    SPLIT_THREADS_PER_MULTIPROCESSOR,
+    STAGED_BLOCKS,
+    STAGED_PACKS,
+    TEAMS_COST,
+    ceil_div,
+)
 
 SPLIT_ALGORITHMS = ("split", "stream")
 # Registers of a thread besides those that hold its slice: modelled, __launch_bounds__ holds the compiler to it.
@@ -19,58 +32,96 @@ def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> Cud
     return _plan_walk(choice, algorithm, pack, alignment, packs)
 
 
-def chip_bytes(choice: Choice) -> int:
-    """Of rows that wait in shared memory: bytes that all blocks together hold, with room for what they share."""
+def shares_pay(choice: Choice, pack: int, alignment: str) -> str | None:
+    """The algorithm of several blocks for a row, where that beats one block for each; None where it does not."""
+    problem, device = choice.problem, choice.device
+    packs = problem.length // pack
+    row_bytes = packs * pack * choice.kept_size
+    few = problem.rows * FEW_ROWS_SHARE <= device.multiprocessors and packs > FEW_ROWS_PACKS
+    if not choice.elementwise:
+        return "split" if few else None
+    alone_fits = device.shared_per_multiprocessor // (row_bytes + 2 * BLOCK_SCRATCH)
+    if alone_fits >= 2 or (alone_fits and problem.length * choice.registers_per_element <= 1024 * MOST_BLOCK_REGISTERS):
+        return "split" if few else None
+    teams = _teams_in_shared_memory(choice, pack, alignment, packs)
+    waves = ceil_div(problem.rows, device.multiprocessors) * device.multiprocessors / max(1, problem.rows)
+    share = next(cost for at_least, cost in TEAMS_COST if teams >= at_least)
+    if not alone_fits and ONLINE_COST * waves < share:
+        return None
+    return "split" if teams else "stream"
+
+
+def _room(choice: Choice, resident: int) -> int:
+    """Bytes of shared memory for each of so many blocks on a multiprocessor."""
     device = choice.device
-    return (device.shared_per_block - 4 * BLOCK_SCRATCH) * device.multiprocessors
+    return min(device.shared_per_multiprocessor // resident, device.shared_per_block) - 2 * BLOCK_SCRATCH
+
+
+def _fewest_staged(choice: Choice, pack: int, alignment: str, packs: int, resident: int) -> int:
+    """Blocks whose shared memory holds a row, if so many are on a multiprocessor."""
+    edge_packs = 2 * (alignment != "whole")
+    stages = choice.tuning.stages or 1
+    return ceil_div(packs, _room(choice, resident) // (stages * pack * choice.kept_size) - edge_packs)
+
+
+def _teams_in_shared_memory(choice: Choice, pack: int, alignment: str, packs: int) -> int:
+    """Rows that wait in shared memory at once, at most."""
+    return choice.device.multiprocessors // _fewest_staged(choice, pack, alignment, packs, 1)
 
 
 def _plan_held(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
     """A slice waits in the registers of its block, or in its shared memory: one read."""
     tuning, device, size = choice.tuning, choice.device, choice.kept_size
     pack_registers = max(1, pack * size // 4)
-    most_packs = max(1, SPLIT_REGISTERS[size] // pack_registers)
-    per_multiprocessor = _resident(choice, SPLIT_THREADS, SPLIT_REGISTERS[size]) * SPLIT_THREADS * most_packs
-    chip_packs = device.multiprocessors * per_multiprocessor
-    threads = tuning.threads or (SPLIT_THREADS if packs <= SPLIT_THREADS * most_packs * 8 else LONG_SPLIT_THREADS)
+    most = max(1, SPLIT_REGISTERS[size] // pack_registers)
+    all_packs = packs * max(1, choice.problem.rows)
+    per_thread = min(most, max(2, ceil_div(all_packs, device.multiprocessors * SPLIT_THREADS_PER_MULTIPROCESSOR)))
+    short = packs <= SPLIT_THREADS * per_thread * device.multiprocessors
+    threads = tuning.threads or (SPLIT_THREADS if short else LONG_SPLIT_THREADS)
+    blocks = tuning.blocks or ceil_div(packs, threads * per_thread)
+    per_thread = ceil_div(ceil_div(packs, blocks), threads)
+    resident = _resident(choice, threads, per_thread * pack_registers)
+    at_once = resident * device.multiprocessors
     staged = tuning.staged
     if staged is None:
-        staged = packs > chip_packs or -(-packs // (tuning.blocks or packs)) > threads * most_packs
-        threads = tuning.threads or (LONG_SPLIT_THREADS if staged else threads)
+        waves = choice.problem.rows * blocks > at_once
+        staged = per_thread > most or blocks > at_once or (waves and (size == 2 or packs >= STAGED_PACKS))
     if staged:
-        edge_packs = 2 * (alignment != "whole")
-        room = device.shared_per_block - 2 * BLOCK_SCRATCH
-        stages = tuning.stages or 1
-        fewest = -(-packs // (room // (stages * pack * size) - edge_packs))
-        blocks = tuning.blocks or max(fewest, min(device.multiprocessors, -(-packs // threads)))
-        kept_bytes = stages * (-(-packs // blocks) + edge_packs) * pack * size
-        resident = min(device.max_threads // 2 // threads, device.shared_per_multiprocessor // (kept_bytes + 2 * BLOCK_SCRATCH))
-        if kept_bytes > room or blocks > max(1, resident) * device.multiprocessors:
-            raise choice.refuse(f"a row of {packs * pack * size} bytes does not fit the shared memory of the GPU")
-        choice.why.append(f"{blocks} blocks hold it in {kept_bytes} bytes of shared memory each: read once")
-        return _build(choice, "split", "split", pack, alignment, threads, max(1, resident), 0, stages, kept_bytes, blocks, packs, 1)
-    blocks = tuning.blocks
-    if blocks is None:
-        blocks = _blocks_in_registers(choice, packs, threads, most_packs)
-    per_thread = -(-(-(-packs // blocks)) // threads)
-    resident = _resident(choice, threads, per_thread * pack_registers)
-    if per_thread > most_packs or blocks > resident * device.multiprocessors:
+        return _plan_staged(choice, pack, alignment, packs)
+    if per_thread > most or blocks > at_once:
         raise choice.refuse(f"a row of {packs * pack * size} bytes does not fit the registers of {blocks} blocks")
     choice.why.append(f"{blocks} blocks of {threads} threads hold it in {per_thread} packs each: read once")
     return _build(choice, "split", "split", pack, alignment, threads, resident, per_thread, 1, 0, blocks, packs, 1)
 
 
-def _blocks_in_registers(choice: Choice, packs: int, threads: int, most_packs: int) -> int:
-    """Blocks per row: as few as hold it, or where that leaves multiprocessors idle, enough for one each."""
-    fewest = -(-packs // (threads * most_packs))
-    spread = choice.device.multiprocessors // max(1, choice.problem.rows)
-    return max(fewest, min(spread, -(-packs // threads)), 1)
+def _plan_staged(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
+    tuning, device, size = choice.tuning, choice.device, choice.kept_size
+    threads, wanted = STAGED_BLOCKS[size]
+    threads = tuning.threads or threads
+    resident = wanted
+    while resident > 1 and _fewest_staged(choice, pack, alignment, packs, resident) > resident * device.multiprocessors:
+        resident -= 1
+    at_once = resident * device.multiprocessors
+    blocks = tuning.blocks
+    if blocks is None:
+        fewest = _fewest_staged(choice, pack, alignment, packs, resident)
+        teams = max(1, min(choice.problem.rows, at_once // fewest))
+        blocks = max(fewest, min(at_once // teams, ceil_div(packs, threads)))  # what is left over is shared out
+    stages = tuning.stages or 1
+    kept_bytes = stages * (ceil_div(packs, blocks) + 2 * (alignment != "whole")) * pack * size
+    fit = device.shared_per_multiprocessor // (kept_bytes + 2 * BLOCK_SCRATCH)
+    registers = max(1, device.max_threads // (2 * choice.registers_per_element) // threads)
+    if kept_bytes > _room(choice, 1) or blocks > min(fit, registers) * device.multiprocessors:
+        raise choice.refuse(f"a row of {packs * pack * size} bytes does not fit the shared memory of the GPU")
+    choice.why.append(f"{blocks} blocks hold it in {kept_bytes} bytes of shared memory each: read once")
+    resident = min(fit, registers)
+    return _build(choice, "split", "split", pack, alignment, threads, resident, 0, stages, kept_bytes, blocks, packs, 1)
 
 
 def _plan_walk(choice: Choice, algorithm: str, pack: int, alignment: str, packs: int) -> CudaPlan:
     """A slice waits nowhere: a reduction reads it once, `stream` twice."""
     problem, device = choice.problem, choice.device
-    threads = choice.tuning.threads or LONG_SPLIT_THREADS
+    threads = choice.tuning.threads or SPLIT_THREADS
     resident = max(1, device.max_threads // (2 * choice.registers_per_element) // threads)
     blocks = choice.tuning.blocks
     if blocks is None:
@@ -114,7 +165,7 @@ def _build(
         "resident": resident,
         "packs": per_thread,
         "stages": stages,
-        "slots": -(-blocks // threads),
+        "slots": ceil_div(blocks, threads),
         "pack": pack,
         "alignment": alignment,
     }
@@ -133,5 +184,5 @@ def _build(
         units_per_block=1,
         axes=choice.kept_axes,
         reads=reads,
-        team=Team(blocks, -(-packs // blocks), 2 * slot_bytes),
+        team=Team(blocks, ceil_div(packs, blocks), 2 * slot_bytes),
     )

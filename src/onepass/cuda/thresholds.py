@@ -44,14 +44,39 @@ STEPS_PER_THREAD = 4
 # more than 1%.
 TILE_THREADS_PER_MULTIPROCESSOR = 1024
 FEWEST_TILE_THREADS = 64
-# Of rows that several blocks share: registers of a thread that hold its slice, by bytes of an element. Of 16-bit ones
-# more spill: the compiler keeps widened what it needs again.
+# ---- rows that several blocks share; times measured on an H200, November 2026, in microseconds ----
+
+# Registers of a thread that hold its slice, by bytes of an element. Of 16-bit ones more spill: the compiler keeps
+# widened what it needs again.
 SPLIT_REGISTERS = {2: 16, 4: 32, 8: 16}
-# Threads of a block.
+# Threads of a block, and of rows that would take more blocks of those than there are multiprocessors: 1x4194304 float32
+# 19.3 against 20.6, 1x1048576 10.9 against 11.1; 32x128256 16.9 against 17.4 the other way.
 SPLIT_THREADS = 256
 LONG_SPLIT_THREADS = 512
+# Rows are spread over that many threads before these hold more than two packs each: 1x128256 float32 8.1 (63 blocks of
+# 2 packs), 8x128256 10.3 (32 of 4); 16 blocks each 9.0 and 10.5, one pack each 8.2 and 11.0.
+SPLIT_THREADS_PER_MULTIPROCESSOR = 512
+# Rows of more packs than that, more than are at work at once, wait in shared memory: 128x524288 float32 175.6 against
+# 180.5 in registers, 128x2097152 771 against 814; 128x262144 no longer.
+STAGED_PACKS = 1 << 17
+# Threads of such blocks, and how many on a multiprocessor, by bytes of an element: 32768x65536 bfloat16 2454 to 2497
+# with 2 or 3 of 256 or 128 threads, 2588 with 2 of 512; 128x524288 float32 175.6 with 2 of 512, 188 with 2 or 3 of 256.
+STAGED_BLOCKS = {2: (256, 3), 4: (512, 2), 8: (512, 1)}
+# Rows that one block could hold are shared if they are at most one for so many multiprocessors, and longer than so many
+# packs: 32x32768 float32 10.2 against 11.5 by blocks; 16x16384 8.0 against 7.9.
+FEW_ROWS_SHARE = 2
+FEW_ROWS_PACKS = 4096
+# Times over that of a copy: `online`, all multiprocessors at work; rows shared, so many at a time at least. 128 rows of
+# float32: 131072 59.3 against 47.6, 2097152 800 against 771, 4194304 1584 against 1807.
+ONLINE_COST = 1.58
+TEAMS_COST = ((8, 1.35), (3, 1.53), (0, 1.8))
 
 
 def ceil_power(n: int) -> int:
     """The smallest power of two that is not below n."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)

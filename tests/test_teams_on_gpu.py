@@ -1,0 +1,161 @@
+"""Rows that several blocks share, on a real GPU, as users call it: `pytest -m gpu`, in a process of its own."""
+
+import numpy as np
+import pytest
+from helpers import DTYPES, FLOORS, LIMITS, random_array
+from test_on_gpu import to_gpu, to_host
+from ulp import max_ulp
+
+import onepass
+from onepass import _engine, reference
+from onepass.cuda import Tuning, prepare
+
+pytestmark = pytest.mark.gpu
+
+# Shape, operation and algorithm: each for what makes the planner take it.
+CASES = {
+    "one row over the whole GPU": ((1, 1 << 20), "softmax", "split"),
+    "few rows": ((8, 128256), "softmax", "split"),
+    "few odd rows": ((7, 50257), "log_softmax", "split"),
+    "as many rows as are on the chip at once, and more": ((70, 262145), "softmax", "split"),
+    "rows in shared memory": ((20, 1 << 20), "log_softmax", "split"),
+    "a row longer than the chip holds": ((1, (1 << 25) + 3), "softmax", "stream"),
+    "sums of few rows": ((3, 1 << 20), "sum", "split"),
+    "means of few odd rows": ((5, 300001), "mean", "split"),
+    "maxima": ((2, 1 << 21), "amax", "split"),
+    "logarithms of sums": ((4, 1 << 20), "logsumexp", "split"),
+}
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_every_tier(torch, name, dtype):
+    shape, op, algorithm = CASES[name]
+    x = to_gpu(random_array(shape, dtype, sigma=3))
+    y = getattr(onepass, op)(x)
+    assert _engine.last_algorithm() in ({algorithm, "stream"} if dtype == "float64" else {algorithm})
+    expected = getattr(reference, op)(to_host(x), dtype=np.longdouble)
+    assert max_ulp(to_host(y), expected, floor=FLOORS[op]) <= LIMITS[op, dtype]
+    out = torch.full_like(y, float("nan"))
+    assert getattr(onepass, op)(x, out=out) is out
+    assert torch.equal(out, y)
+
+
+@pytest.mark.parametrize("algorithm", ["split", "stream"])
+def test_in_place(torch, algorithm):
+    x = to_gpu(random_array((3, 300001), "float32", sigma=3))
+    expected = onepass.softmax(x, algorithm=algorithm)
+    assert onepass.softmax(x, out=x, algorithm=algorithm) is x
+    assert torch.equal(x, expected)
+
+
+def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
+    other = torch.cuda.Stream()
+    a = torch.randn((4096, 4096), device="cuda")
+    for shape, op, _ in CASES.values():
+        x = to_gpu(random_array(shape, "float32", sigma=3))
+        first = getattr(onepass, op)(x)
+        for _ in range(100):
+            with torch.cuda.stream(other):
+                a.mul_(1.0)
+            assert torch.equal(getattr(onepass, op)(x), first), (shape, op)
+
+
+def test_two_streams_at_once(torch):
+    """Launches that each want the whole GPU take turns, and share nothing."""
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    xs = [to_gpu(random_array((1 + i, 1 << 20), "float32", sigma=3)) for i in range(3)]
+    expected = [onepass.softmax(x) for x in xs]
+    ys = [[] for _ in xs]
+    torch.cuda.synchronize()
+    for _ in range(100):
+        for stream, x, results in zip(streams, xs, ys, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(onepass.softmax(x))
+                assert _engine.last_algorithm() == "split"
+    torch.cuda.synchronize()
+    for results, right in zip(ys, expected, strict=True):
+        assert all(torch.equal(y, right) for y in results)
+
+
+def test_graphs_captured_on_one_stream_replayed_on_two(torch):
+    xs = [to_gpu(random_array((1, 1 << 20), "float32", sigma=3)) for _ in range(2)]
+    expected = [onepass.softmax(x) for x in xs]
+    graphs, ys = [], []
+    side = torch.cuda.Stream()
+    for x in xs:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            y = onepass.softmax(x)
+            y = onepass.softmax(x, out=y)
+            total = onepass.sum(y)
+        graphs.append(graph)
+        ys.append((y, total))
+    streams = [torch.cuda.Stream() for _ in graphs]
+    torch.cuda.synchronize()
+    for _ in range(100):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        eager = onepass.softmax(xs[0])
+    torch.cuda.synchronize()
+    assert torch.equal(eager, expected[0])
+    for (y, total), right in zip(ys, expected, strict=True):
+        assert torch.equal(y, right)
+        assert abs(total.item() - 1) < 1e-6
+
+
+def test_graphs_that_come_and_go(torch):
+    """The scratch memory of a graph that is gone serves another."""
+    x = to_gpu(random_array((2, 300000), "float32", sigma=3))
+    expected = onepass.softmax(x)
+    for _ in range(20):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = onepass.softmax(x)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, expected)
+        del graph
+
+
+@pytest.mark.parametrize("algorithm", ["split", "stream"])
+def test_any_number_of_blocks(torch, algorithm):
+    """Up to all that are at work at once; more blocks than a block has threads."""
+    x = to_gpu(random_array((3, 100003), "float32", sigma=3))
+    expected = reference.softmax(to_host(x), dtype=np.longdouble)
+    for threads, blocks, staged in (
+        (64, 528, None),
+        (128, 200, None),
+        (256, 32, None),
+        (512, 13, None),
+        (256, 3, True),
+    ):
+        for stages in (1, 2) if staged else (None,):
+            tuning = Tuning(threads=threads, blocks=blocks, staged=staged, stages=stages)
+            run = prepare("softmax", x, algorithm=algorithm, tuning=tuning)
+            assert run.plan.team == blocks
+            assert max_ulp(to_host(run(x)), expected) <= LIMITS["softmax", "float32"], tuning
+
+
+def test_more_elements_than_31_bits_count(torch):
+    length = (1 << 31) + 5
+    x = torch.empty((1, length), dtype=torch.bfloat16, device="cuda").normal_()
+    y = torch.full_like(x, float("nan"))
+    onepass.softmax(x, out=y)
+    assert _engine.last_algorithm() == "stream"
+    lse = onepass.logsumexp(x, dtype=torch.float32)
+    for begin in (0, length // 2, length - 4096):
+        part = slice(begin, begin + 4096)
+        expected = np.exp(to_host(x[0, part]).astype(np.float64) - lse.item())
+        np.testing.assert_allclose(to_host(y[0, part]).astype(np.float64), expected, rtol=5e-3)
+    few = x[:, : 1 << 20].expand(3000, 1 << 20)
+    del y
+    y = onepass.softmax(few[:2100], algorithm="split")
+    assert y.numel() > 1 << 31
+    assert torch.equal(y[0], y[2099])
