@@ -159,10 +159,11 @@ class CudaPlan:
             "peeled": ", head and tail peeled",
             "apart": ", head and tail peeled, input by element",
         }[str(shape.get("alignment", "whole"))]
-        if self.algorithm == "strided":
+        if "across" in shape:
             across = int(shape["across"])
             tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
-            return f"strided: {tile}, {access} each, {self._wait}"
+            blocks = f" of {self.team} blocks" if self.team else ""
+            return f"{self.algorithm}: {tile}{blocks}, {access} each, {self._wait}"
         if self.team:
             many = f"{self.team} block{'s' * (self.team != 1)} of {self.threads}"
             held = f"{shape['packs']} x {access} each" if shape["packs"] else f"{access} each"

@@ -27,7 +27,17 @@ from .thresholds import (
 
 __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "make_cuda_plan"]
 
-ALGORITHMS = ("warp", "block", "block_smem", "online", "block_uncached", "three_pass", "strided", *SPLIT_ALGORITHMS)
+ALGORITHMS = (
+    "warp",
+    "block",
+    "block_smem",
+    "online",
+    "block_uncached",
+    "three_pass",
+    "strided",
+    "strided_split",
+    *SPLIT_ALGORITHMS,
+)
 
 # Addresses are known modulo this many bytes.
 ADDRESS_MODULUS = 128
@@ -55,10 +65,10 @@ def make_cuda_plan(
         problem, device, algorithm, x_past, y_past, load or Functor(), store or Functor(), tuning or Tuning(), []
     )
     if not _rows_lie_together(choice):
-        if algorithm not in (None, "strided"):
+        if algorithm not in (None, "strided", "strided_split"):
             raise choice.refuse("the elements of a row do not lie side by side in input and result")
         return plan_strided(choice)
-    if algorithm == "strided":
+    if algorithm in ("strided", "strided_split"):
         return plan_strided(choice)
     pack, alignment = _row_pack(choice)
     shared = shares_pay(choice, pack, alignment) if algorithm is None else algorithm

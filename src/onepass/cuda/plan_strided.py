@@ -6,6 +6,7 @@ import math
 
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, build
+from .plan_strided_split import plan_strided_split, sharing_pays
 from .thresholds import (
     ACCESS_BYTES,
     FEWEST_TILE_THREADS,
@@ -27,6 +28,9 @@ def plan_strided(choice: Choice) -> CudaPlan:
     # A tile is worth its shared memory where the row is needed again.
     may_stage = choice.elementwise and tuning.staged is not False
     across, threads, staged = _tile(choice, pack, may_stage)
+    alone = staged and across * pack * choice.kept_size >= TILE_BYTES[1]
+    if choice.algorithm == "strided_split" or (choice.algorithm is None and sharing_pays(choice, kept, pack, alone)):
+        return plan_strided_split(choice, kept, pack)
     threads = tuning.threads or threads
     tile_bytes = problem.length * across * pack * choice.kept_size
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)

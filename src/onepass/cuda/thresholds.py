@@ -70,6 +70,10 @@ FEW_ROWS_PACKS = 4096
 # float32: 131072 59.3 against 47.6, 2097152 800 against 771, 4194304 1584 against 1807.
 ONLINE_COST = 1.58
 TEAMS_COST = ((8, 1.35), (3, 1.53), (0, 1.8))
+# Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor, and the fewest steps of each
+# (modelled).
+STRIDED_SPLIT_RESIDENT = 2
+FEWEST_STEPS = 256
 
 
 def ceil_power(n: int) -> int:

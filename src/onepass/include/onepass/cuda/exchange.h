@@ -44,73 +44,82 @@ struct TeamPlace {
     }
 };
 
-// Exchanges of a State among all threads of the blocks of each team, kThreads of each block; a thread looks after
-// kSlots of the other blocks.
+// A team's part of scratch memory: what each block publishes at a time, kStates states of type State, and the numbers
+// that tell one time from the next.
 //
 // The slots alternate between two places. A block that writes to one of them again has seen all states of the exchange
 // between, and every block had read the first place before it published its own.
-template <class State, int kThreads, int kSlots>
-class Exchange {
+template <class State, int kStates>
+class TeamMemory {
    public:
-    static constexpr int kWarps = kThreads / kWarpLanes;
     // Words go in pairs, each with its number: one access.
     static constexpr int kPairs = (sizeof(State) + 7) / 8;
 
-    struct Scratch {
-        State of_warp[kWarps];  // what the warps' own threads have brought
-        State of_team[kWarps];  // what the warps have made of the blocks that they look after
-    };
-
-    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, Scratch& scratch)
+    __device__ __forceinline__ TeamMemory(const Team& team, const TeamPlace& place)
         : head_(static_cast<ScratchHead*>(team.scratch)),
-          scratch_(scratch),
-          blocks_(static_cast<int>(team.blocks)),
-          rank_(static_cast<int>(place.rank)),
+          slots_(slots_of(head_) + place.team * (2 * kPerBlock * static_cast<int>(team.blocks))),
+          blocks(static_cast<int>(team.blocks)),
+          rank(static_cast<int>(place.rank)),
           first_(ptx::load_shared_words(reinterpret_cast<const uint4*>(head_)).x),
-          sequence_(first_) {
-        slots_ = slots_of(head_) + place.team * (2 * blocks_ * kPairs);
+          sequence_(first_) {}
+
+    // To be called before each exchange.
+    __device__ __forceinline__ void next() { ++sequence_; }
+
+    __device__ __forceinline__ void publish(const State& mine, int which = 0) const {
+        Words words{};
+        *reinterpret_cast<State*>(words.at) = mine;
+        uint4* const to = slot(rank, which);
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            ptx::store_shared_words(to + i, {words.at[2 * i], sequence_, words.at[2 * i + 1], sequence_});
+        }
     }
 
-    // Every thread brings its state, and gets what `merge` makes of those of the whole team. merge(states) is called by
-    // whole warps, with the states of each lane, and returns their total in every lane; missing states are `identity`.
-    template <class Merge>
-    __device__ __forceinline__ State operator()(const State& mine, const State& identity, Merge&& merge) {
-        ++sequence_;
-        uint4* const slots = slots_ + (sequence_ - first_) % 2 * (blocks_ * kPairs);
-        const int warp = static_cast<int>(threadIdx.x) / kWarpLanes, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-        const State of_thread[1] = {mine};
-        const State of_warp = merge(of_thread);
-        if (lane == 0) scratch_.of_warp[warp] = of_warp;
-        __syncthreads();
-        const int all_warps = (blocks_ + kWarpLanes - 1) / kWarpLanes, warps = all_warps < kWarps ? all_warps : kWarps;
-        if (warp < warps) {
-            if (warp == 0) {
-                const State of_warps[1] = {lane < kWarps ? scratch_.of_warp[lane] : identity};
-                const State of_block = merge(of_warps);
-                if (lane == 0) publish(slots, of_block);
+    // kCount states of block first, first + step, ..., each from number `which` on; `identity` past the last block.
+    // All are asked for at a time: one round trip where they are there already.
+    template <int kBlocks, int kCount>
+    __device__ __forceinline__ void collect(int first, int step, int which, const State& identity,
+                                            State (&states)[kBlocks][kCount]) const {
+        Words words[kBlocks][kCount];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (int b = 0; b < kBlocks; ++b) {
+                if (first + b * step >= blocks) continue;
+                const uint4* const from = slot(first + b * step, which);
+#pragma unroll
+                for (int i = 0; i < kCount * kPairs; ++i) {
+                    const uint4 got = ptx::load_shared_words(from + i);
+                    missing |= got.y != sequence_ || got.w != sequence_;
+                    words[b][i / kPairs].at[i % kPairs * 2] = got.x;
+                    words[b][i / kPairs].at[i % kPairs * 2 + 1] = got.z;
+                }
             }
-            State states[kSlots];
-            collect(slots, states, identity);
-            const State of_team = merge(states);
-            if (lane == 0) scratch_.of_team[warp] = of_team;
+            if (missing) ptx::wait_a_little();
+        } while (missing);
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                states[b][i] =
+                    first + b * step < blocks ? *reinterpret_cast<const State*>(words[b][i].at) : identity;
+            }
         }
-        __syncthreads();
-        if (kWarps == 1 || warps == 1) return scratch_.of_team[0];
-        const State of_warps[1] = {lane < warps ? scratch_.of_team[lane] : identity};
-        return merge(of_warps);
     }
 
     // After this block's last exchange: what `left` wants. The answer of the counter is not waited for.
-    __device__ __forceinline__ unsigned leave() {
+    __device__ __forceinline__ unsigned leave() const {
         return threadIdx.x == 0 ? ptx::count_up(&head_->left, gridDim.x - 1) : 0;
     }
 
     // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the most.
     // All others have taken what they wanted.
-    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) {
+    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const {
         if (threadIdx.x != 0 || before != gridDim.x - 1) return;
         auto* const head = reinterpret_cast<uint4*>(head_);
-        const unsigned used = gridDim.x * 2 * kPairs, most = ptx::load_shared_words(head).z;
+        const unsigned used = gridDim.x * 2 * kPerBlock, most = ptx::load_shared_words(head).z;
         uint4 words{first_ + exchanges, 0, most < used ? used : most, 0};
         if (words.x >= kLastSequence) {  // before old numbers could be taken for new ones
             for (unsigned i = 0; i < words.z; ++i) ptx::store_shared_words(slots_of(head_) + i, {0, 0, 0, 0});
@@ -123,53 +132,81 @@ class Exchange {
     struct Words {
         unsigned at[2 * kPairs];
     };
+    static constexpr int kPerBlock = kStates * kPairs;
 
     static __device__ __forceinline__ uint4* slots_of(ScratchHead* head) { return reinterpret_cast<uint4*>(head + 1); }
 
-    __device__ __forceinline__ void publish(uint4* slots, const State& mine) {
-        Words words{};
-        *reinterpret_cast<State*>(words.at) = mine;
-#pragma unroll
-        for (int i = 0; i < kPairs; ++i) {
-            ptx::store_shared_words(slots + rank_ * kPairs + i,
-                                    {words.at[2 * i], sequence_, words.at[2 * i + 1], sequence_});
-        }
-    }
-
-    // All that this thread polls are asked for at a time: one round trip where the others are there already.
-    __device__ __forceinline__ void collect(const uint4* slots, State (&states)[kSlots], const State& identity) {
-        Words words[kSlots];
-        bool missing;
-        do {
-            missing = false;
-#pragma unroll
-            for (int s = 0; s < kSlots; ++s) {
-                const int block = s * kThreads + static_cast<int>(threadIdx.x);
-                if (block >= blocks_) continue;
-#pragma unroll
-                for (int i = 0; i < kPairs; ++i) {
-                    const uint4 got = ptx::load_shared_words(slots + block * kPairs + i);
-                    missing |= got.y != sequence_ || got.w != sequence_;
-                    words[s].at[2 * i] = got.x;
-                    words[s].at[2 * i + 1] = got.z;
-                }
-            }
-            if (missing) ptx::wait_a_little();
-        } while (missing);
-#pragma unroll
-        for (int s = 0; s < kSlots; ++s) {
-            const int block = s * kThreads + static_cast<int>(threadIdx.x);
-            states[s] = block < blocks_ ? *reinterpret_cast<const State*>(words[s].at) : identity;
-        }
+    __device__ __forceinline__ uint4* slot(int block, int which) const {
+        const int place = static_cast<int>((sequence_ - first_) % 2);
+        return slots_ + (place * blocks + block) * kPerBlock + which * kPairs;
     }
 
     ScratchHead* head_;
     uint4* slots_;
-    Scratch& scratch_;
-    int blocks_;
-    int rank_;
+
+   public:
+    const int blocks;
+    const int rank;
+
+   private:
     unsigned first_;
     unsigned sequence_;
+};
+
+// Exchanges of a State among all threads of the blocks of each team, kThreads of each block; a thread looks after
+// kSlots of the other blocks.
+template <class State, int kThreads, int kSlots>
+class Exchange {
+   public:
+    static constexpr int kWarps = kThreads / kWarpLanes;
+
+    struct Scratch {
+        State of_warp[kWarps];  // what the warps' own threads have brought
+        State of_team[kWarps];  // what the warps have made of the blocks that they look after
+    };
+
+    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, Scratch& scratch)
+        : memory_(team, place), scratch_(scratch) {}
+
+    // Every thread brings its state, and gets what `merge` makes of those of the whole team. merge(states) is called by
+    // whole warps, with the states of each lane, and returns their total in every lane; missing states are `identity`.
+    template <class Merge>
+    __device__ __forceinline__ State operator()(const State& mine, const State& identity, Merge&& merge) {
+        memory_.next();
+        const int warp = static_cast<int>(threadIdx.x) / kWarpLanes, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+        const State of_thread[1] = {mine};
+        const State of_warp = merge(of_thread);
+        if (lane == 0) scratch_.of_warp[warp] = of_warp;
+        __syncthreads();
+        const int all_warps = (memory_.blocks + kWarpLanes - 1) / kWarpLanes;
+        const int warps = all_warps < kWarps ? all_warps : kWarps;
+        if (warp < warps) {
+            if (warp == 0) {
+                const State of_warps[1] = {lane < kWarps ? scratch_.of_warp[lane] : identity};
+                const State of_block = merge(of_warps);
+                if (lane == 0) memory_.publish(of_block);
+            }
+            State collected[kSlots][1];
+            memory_.collect(static_cast<int>(threadIdx.x), kThreads, 0, identity, collected);
+            State states[kSlots];
+#pragma unroll
+            for (int s = 0; s < kSlots; ++s) states[s] = collected[s][0];
+            const State of_team = merge(states);
+            if (lane == 0) scratch_.of_team[warp] = of_team;
+        }
+        __syncthreads();
+        if (kWarps == 1 || warps == 1) return scratch_.of_team[0];
+        const State of_warps[1] = {lane < warps ? scratch_.of_team[lane] : identity};
+        return merge(of_warps);
+    }
+
+    // As TeamMemory's.
+    __device__ __forceinline__ unsigned leave() const { return memory_.leave(); }
+    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const { memory_.left(before, exchanges); }
+
+   private:
+    TeamMemory<State, 1> memory_;
+    Scratch& scratch_;
 };
 
 }  // namespace onepass::cuda
