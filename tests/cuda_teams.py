@@ -3,7 +3,7 @@ and every block still has whole packs, edges and a rest."""
 
 from dataclasses import replace
 
-from cuda_cases import SCRATCH_HEAD, Layout, launch, rows_of
+from cuda_cases import SCRATCH_HEAD, STRIDED, Layout, launch, rows_of
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 
 from onepass.cuda.plan import Tuning
@@ -57,6 +57,25 @@ def many_blocks():
 
 def all_kinds():
     return [(op, kind) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for kind in kinds_of(op)]
+
+
+def strided_cases(op, staged):
+    """Tiles of rows whose elements lie apart; teams of three blocks, some of which have no step of a short row."""
+    algorithm, tuning = "strided_split", Tuning(threads=64, blocks=3, staged=staged)
+    found = []
+    for dtype in DTYPES if op in ("softmax", "logsumexp", "sum") else ("float32", "bfloat16"):
+        for why, layout in {**STRIDED, "a long dim": Layout((700, 40), 0)}.items():
+            found.append(launch(why, op, layout, dtype, None, algorithm, tuning=tuning))
+    for dtype, result_dtype in MIXED if op in ("softmax", "mean") else ():
+        found.append(launch("columns", op, STRIDED["columns"], dtype, result_dtype, algorithm, tuning=tuning))
+    return found
+
+
+def strided_kinds():
+    return [(op, staged) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for staged in (True, False)[op not in _TWICE :]]
+
+
+_TWICE = ("softmax", "log_softmax")  # that need a row twice
 
 
 def with_scratch(case, scratch, grid):

@@ -15,6 +15,24 @@ from onepass.cuda.plan import Tuning
 
 ALL = {key: cuda_teams.cases(*key) for key in cuda_teams.all_kinds()}
 MANY = cuda_teams.many_blocks()
+APART = {key: cuda_teams.strided_cases(*key) for key in cuda_teams.strided_kinds()}
+APART_SPECIALS = {
+    key: [
+        launch(
+            f"{key} {dtype}",
+            key[0],
+            Layout((300, SPECIAL_ROWS), view=lambda x: x.T),
+            dtype,
+            None,
+            "strided_split",
+            values=lambda shape: with_specials(shape[::-1]).T,
+            tuning=Tuning(threads=64, blocks=3, staged=key[1]),
+        )
+        for dtype in ("float32", "bfloat16")
+    ]
+    for key in APART
+    if key[0] not in ("sum", "mean")
+}
 SPECIALS = {
     key: [
         launch(dtype, key[0], Layout((SPECIAL_ROWS, 700)), dtype, None, algorithm, values=with_specials, tuning=tuning)
@@ -29,6 +47,19 @@ FUNCTOR_LAUNCHES = [
     for op in ("softmax", "log_softmax", "logsumexp")
     for kind, (algorithm, tuning) in cuda_teams.kinds_of(op).items()
     for functors in FUNCTORS
+] + [
+    launch(
+        f"{op} apart",
+        op,
+        Layout((300, 6), view=lambda x: x.T),
+        algorithm="strided_split",
+        tuning=Tuning(threads=64, blocks=3, staged=staged),
+        sigma=1,
+        **functors,
+    )
+    for op, staged in APART
+    if op in ("softmax", "log_softmax", "logsumexp")
+    for functors in FUNCTORS
 ]
 TWO_SIZES = [
     launch("small", "softmax", Layout((4, 700)), algorithm="split", tuning=Tuning(threads=64, blocks=2)),
@@ -40,7 +71,8 @@ MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
 @pytest.fixture(scope="module", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
 def machine(request):
-    groups = (*ALL.values(), MANY, *SPECIALS.values(), FUNCTOR_LAUNCHES, TWO_SIZES)
+    groups = (*ALL.values(), *APART.values(), MANY, *SPECIALS.values(), *APART_SPECIALS.values(), FUNCTOR_LAUNCHES)
+    groups = (*groups, TWO_SIZES)
     machine = MACHINES[request.param]([case.plan for cases in groups for case in cases])
     yield machine
     machine.close()
@@ -65,10 +97,18 @@ def test_any_number_of_blocks(machine):
     check(machine, MANY, grids=(70, 140))
 
 
-@pytest.mark.parametrize("key", SPECIALS, ids=" in ".join)
-def test_special_values(machine, key):
+@pytest.mark.parametrize("key", APART, ids=str)
+def test_every_strided_layout(machine, key):
+    for case in APART[key]:
+        assert case.plan.algorithm == "strided_split" and case.plan.team == 3
+        assert case.plan.reads == (2 if key in (("softmax", False), ("log_softmax", False)) else 1)
+    check(machine, APART[key])
+
+
+@pytest.mark.parametrize("cases", [*SPECIALS.values(), *APART_SPECIALS.values()], ids=lambda c: c[0].plan.kernel[15:60])
+def test_special_values(machine, cases):
     """NaN, infinities and numbers up to the largest, in slices of which some hold nothing but -inf."""
-    for case in SPECIALS[key]:
+    for case in cases:
         y = case.run(machine, grid=6)
         for row, (got, expected) in enumerate(zip(y, case.reference(), strict=True)):
             error = max_ulp(got, expected, floor=FLOORS[case.op])

@@ -12,7 +12,7 @@ from onepass.cuda import Tuning, prepare
 
 pytestmark = pytest.mark.gpu
 
-# Shape, operation and algorithm: each for what makes the planner take it.
+# Shape, operation, algorithm and dim: each for what makes the planner take it.
 CASES = {
     "one row over the whole GPU": ((1, 1 << 20), "softmax", "split"),
     "few rows": ((8, 128256), "softmax", "split"),
@@ -24,6 +24,11 @@ CASES = {
     "means of few odd rows": ((5, 300001), "mean", "split"),
     "maxima": ((2, 1 << 21), "amax", "split"),
     "logarithms of sums": ((4, 1 << 20), "logsumexp", "split"),
+    "a long dim with little beside it": ((2, 100003, 16), "softmax", "strided_split", 1),
+    "columns that one block holds too few of": ((4096, 1024), "log_softmax", "strided_split", 0),
+    "few very long columns": ((1 << 21, 7), "softmax", "strided_split", 0),
+    "sums of few columns": ((300001, 5), "sum", "strided_split", 0),
+    "logarithms of sums of few columns": ((300000, 8), "logsumexp", "strided_split", 0),
 }
 
 
@@ -35,14 +40,15 @@ def torch():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 def test_every_tier(torch, name, dtype):
-    shape, op, algorithm = CASES[name]
+    shape, op, algorithm, *dim = CASES[name]
+    dim = dim[0] if dim else -1
     x = to_gpu(random_array(shape, dtype, sigma=3))
-    y = getattr(onepass, op)(x)
+    y = getattr(onepass, op)(x, dim=dim)
     assert _engine.last_algorithm() in ({algorithm, "stream"} if dtype == "float64" else {algorithm})
-    expected = getattr(reference, op)(to_host(x), dtype=np.longdouble)
+    expected = getattr(reference, op)(to_host(x), dim, dtype=np.longdouble)
     assert max_ulp(to_host(y), expected, floor=FLOORS[op]) <= LIMITS[op, dtype]
     out = torch.full_like(y, float("nan"))
-    assert getattr(onepass, op)(x, out=out) is out
+    assert getattr(onepass, op)(x, dim=dim, out=out) is out
     assert torch.equal(out, y)
 
 
@@ -57,13 +63,14 @@ def test_in_place(torch, algorithm):
 def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
     other = torch.cuda.Stream()
     a = torch.randn((4096, 4096), device="cuda")
-    for shape, op, _ in CASES.values():
+    for shape, op, _, *dim in CASES.values():
+        dim = dim[0] if dim else -1
         x = to_gpu(random_array(shape, "float32", sigma=3))
-        first = getattr(onepass, op)(x)
+        first = getattr(onepass, op)(x, dim=dim)
         for _ in range(100):
             with torch.cuda.stream(other):
                 a.mul_(1.0)
-            assert torch.equal(getattr(onepass, op)(x), first), (shape, op)
+            assert torch.equal(getattr(onepass, op)(x, dim=dim), first), (shape, op)
 
 
 def test_two_streams_at_once(torch):
