@@ -5,17 +5,20 @@ from __future__ import annotations
 from ..problem import ITEMSIZE
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Team, build
 from .thresholds import (
+    FEW_REDUCED_PACKS,
+    FEW_REDUCED_PER_THREAD,
     FEW_ROWS_PACKS,
     FEW_ROWS_SHARE,
     LONG_SPLIT_THREADS,
     MOST_BLOCK_REGISTERS,
     ONLINE_COST,
+    SPLIT_COST,
     SPLIT_REGISTERS,
     SPLIT_THREADS,
     SPLIT_THREADS_PER_MULTIPROCESSOR,
     STAGED_BLOCKS,
     STAGED_PACKS,
-    TEAMS_COST,
+    STREAM_COST,
     ceil_div,
 )
 
@@ -37,18 +40,25 @@ def shares_pay(choice: Choice, pack: int, alignment: str) -> str | None:
     problem, device = choice.problem, choice.device
     packs = problem.length // pack
     row_bytes = packs * pack * choice.kept_size
-    few = problem.rows * FEW_ROWS_SHARE <= device.multiprocessors and packs > FEW_ROWS_PACKS
+    few = problem.rows * FEW_ROWS_SHARE <= device.multiprocessors
     if not choice.elementwise:
-        return "split" if few else None
+        return "split" if few and packs > FEW_REDUCED_PACKS else None
     alone_fits = device.shared_per_multiprocessor // (row_bytes + 2 * BLOCK_SCRATCH)
-    if alone_fits >= 2 or (alone_fits and problem.length * choice.registers_per_element <= 1024 * MOST_BLOCK_REGISTERS):
-        return "split" if few else None
-    teams = _teams_in_shared_memory(choice, pack, alignment, packs)
+    in_registers = problem.length * choice.registers_per_element <= 1024 * MOST_BLOCK_REGISTERS
+    if alone_fits >= 2 or (alone_fits and in_registers):
+        return "split" if few and packs > FEW_ROWS_PACKS else None
+    if alone_fits:
+        return "split"
+    teams = min(device.multiprocessors // _fewest_staged(choice, pack, alignment, packs, 1), problem.rows)
+    costs = {"stream": STREAM_COST}
+    if teams:
+        costs["split"] = next(cost for at_least, cost in SPLIT_COST if teams >= at_least)
+    if problem.rows <= teams:
+        costs["split"] = 0  # no row waits for another
     waves = ceil_div(problem.rows, device.multiprocessors) * device.multiprocessors / max(1, problem.rows)
-    share = next(cost for at_least, cost in TEAMS_COST if teams >= at_least)
-    if not alone_fits and ONLINE_COST * waves < share:
-        return None
-    return "split" if teams else "stream"
+    costs["online"] = ONLINE_COST * waves
+    best = min(costs, key=lambda name: costs[name])
+    return None if best == "online" else best
 
 
 def _room(choice: Choice, resident: int) -> int:
@@ -62,11 +72,6 @@ def _fewest_staged(choice: Choice, pack: int, alignment: str, packs: int, reside
     edge_packs = 2 * (alignment != "whole")
     stages = choice.tuning.stages or 1
     return ceil_div(packs, _room(choice, resident) // (stages * pack * choice.kept_size) - edge_packs)
-
-
-def _teams_in_shared_memory(choice: Choice, pack: int, alignment: str, packs: int) -> int:
-    """Rows that wait in shared memory at once, at most."""
-    return choice.device.multiprocessors // _fewest_staged(choice, pack, alignment, packs, 1)
 
 
 def _plan_held(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
@@ -126,6 +131,8 @@ def _plan_walk(choice: Choice, algorithm: str, pack: int, alignment: str, packs:
     blocks = choice.tuning.blocks
     if blocks is None:
         spread = resident * device.multiprocessors // max(1, problem.rows)
+        if not choice.elementwise and packs < FEW_REDUCED_PER_THREAD * threads * spread:
+            spread = 2 * device.multiprocessors // max(1, problem.rows)
         blocks = max(1, min(spread, packs // threads))
     if blocks > resident * device.multiprocessors:
         raise choice.refuse(f"no more than {resident * device.multiprocessors} blocks are at work at once")

@@ -28,8 +28,8 @@ def plan_strided(choice: Choice) -> CudaPlan:
     # A tile is worth its shared memory where the row is needed again.
     may_stage = choice.elementwise and tuning.staged is not False
     across, threads, staged = _tile(choice, pack, may_stage)
-    alone = staged and across * pack * choice.kept_size >= TILE_BYTES[1]
-    if choice.algorithm == "strided_split" or (choice.algorithm is None and sharing_pays(choice, kept, pack, alone)):
+    staged_bytes = across * pack * choice.kept_size if staged else 0
+    if choice.algorithm == "strided_split" or (choice.algorithm is None and sharing_pays(choice, staged_bytes)):
         return plan_strided_split(choice, kept, pack)
     threads = tuning.threads or threads
     tile_bytes = problem.length * across * pack * choice.kept_size

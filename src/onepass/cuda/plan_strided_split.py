@@ -6,6 +6,8 @@ from ..problem import ITEMSIZE, Axis
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Team, build
 from .thresholds import (
     FEWEST_STEPS,
+    SHARED_STEPS,
+    SLICE_BYTES,
     SPLIT_THREADS,
     STRIDED_SPLIT_RESIDENT,
     TILE_BYTES,
@@ -75,29 +77,32 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
     most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
     if kept[-1].size * size < TILE_BYTES[0]:  # beyond the inner axis rows are neighbours no more
         most_across = min(most_across, ceil_power(ceil_div(kept[-1].size, pack)))
-    most_blocks = max(1, min(at_once, problem.length // FEWEST_STEPS))
 
     def cut(width: int) -> tuple[int, int, int]:
+        """Threads across; blocks at least, to hold the tile; blocks at most, for the number of tiles."""
         across = min(most_across, max(1, width // (size * pack)))
         tile = across * pack
-        room = max(1, _room(choice, resident, threads, tile) // (tile * size))
-        return across, ceil_div(problem.length, room), ceil_div(problem.rows, tile)
+        fewest = ceil_div(problem.length, max(1, _room(choice, 1, threads, tile) // (tile * size)))
+        tiles = ceil_div(problem.rows, tile)
+        idle = tiles * (threads // across) * 2 < choice.device.multiprocessors
+        most = choice.device.multiprocessors // tiles if idle else min(at_once // tiles, threads // across)
+        return across, fewest, max(1, min(most, problem.length // FEWEST_STEPS))
 
     if choice.elementwise and choice.tuning.staged is not False:
         for width in TILE_BYTES:
-            across, fewest, tiles = cut(width)
-            if fewest <= at_once:
-                teams = max(1, min(tiles, at_once // fewest))
-                return across, max(fewest, min(most_blocks, at_once // teams)), True
-    across, _, tiles = cut(TILE_BYTES[0])
-    return across, max(1, min(most_blocks, at_once // max(1, tiles))), False
+            across, fewest, most = cut(width)
+            if fewest <= choice.device.multiprocessors:
+                wanted = ceil_div(problem.length * across * pack * size, SLICE_BYTES)
+                return across, max(fewest, min(wanted, max(most, threads // across))), True
+    across, _, most = cut(TILE_BYTES[0])
+    return across, most, False
 
 
-def sharing_pays(choice: Choice, kept: tuple[Axis, ...], pack: int, staged: bool) -> bool:
-    """Whether several blocks for a tile beat one: `staged`: one block could hold it."""
-    problem = choice.problem
-    tile = max(1, TILE_BYTES[0] // choice.kept_size)
-    tiles = ceil_div(problem.rows, tile)
-    long = problem.length >= 2 * FEWEST_STEPS
-    few = tiles * 2 <= choice.device.multiprocessors
-    return long and (few or (choice.elementwise and not staged and pack * choice.kept_size >= 4))
+def sharing_pays(choice: Choice, staged_bytes: int) -> bool:
+    """Whether several blocks for a tile beat one, whose tile is so many bytes wide, 0 if it does not wait."""
+    problem, size = choice.problem, choice.kept_size
+    if problem.length < SHARED_STEPS:
+        return False
+    few = problem.rows * size * 2 <= TILE_BYTES[-1] * choice.device.multiprocessors
+    narrow = staged_bytes < (TILE_BYTES[1] if size > 2 else 1)
+    return few or (choice.elementwise and narrow)

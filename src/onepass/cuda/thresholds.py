@@ -63,17 +63,30 @@ STAGED_PACKS = 1 << 17
 # with 2 or 3 of 256 or 128 threads, 2588 with 2 of 512; 128x524288 float32 175.6 with 2 of 512, 188 with 2 or 3 of 256.
 STAGED_BLOCKS = {2: (256, 3), 4: (512, 2), 8: (512, 1)}
 # Rows that one block could hold are shared if they are at most one for so many multiprocessors, and longer than so many
-# packs: 32x32768 float32 10.2 against 11.5 by blocks; 16x16384 8.0 against 7.9.
+# packs: 32x32768 float32 10.2 against 11.5 by blocks, 66x32768 11.9 against 12.3; 16x16384 8.0 against 7.9.
 FEW_ROWS_SHARE = 2
 FEW_ROWS_PACKS = 4096
-# Times over that of a copy: `online`, all multiprocessors at work; rows shared, so many at a time at least. 128 rows of
-# float32: 131072 59.3 against 47.6, 2097152 800 against 771, 4194304 1584 against 1807.
+# The same of rows that are read once and not written: sums of 16x131072 10.7 against 15.3, logarithms of sums of
+# 16x32768 8.9 against 8.6.
+FEW_REDUCED_PACKS = 8192
+# Times over that of a copy, of rows that no multiprocessor holds. `online`, all multiprocessors at work; `split`, so
+# many rows on the chip at once; `stream`. 128 rows of float32: 131072 elements 59.3 against 47.6 shared, 2097152 800
+# against 770, 4194304 1584 against 1807; 32x4194304 950 by online, 474 by split, one row at a time, 419 by stream.
 ONLINE_COST = 1.58
-TEAMS_COST = ((8, 1.35), (3, 1.53), (0, 1.8))
-# Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor, and the fewest steps of each
-# (modelled).
-STRIDED_SPLIT_RESIDENT = 2
+SPLIT_COST = ((8, 1.35), (3, 1.53), (1, 1.85))
+STREAM_COST = 1.7
+# A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
+# with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
+FEW_REDUCED_PER_THREAD = 32
+# Dims that are shared have so many steps at least (modelled), and give each block so many.
+SHARED_STEPS = 4096
 FEWEST_STEPS = 256
+# Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor, and bytes of a slice, unless that
+# makes more blocks than threads along a tile, each of which then asks for the states of several: 4096x4096 float32, dim
+# 0, 67.1 with slices of 64 KiB, 74.4 with 103; 2x128256x16 25.0 with 64 blocks, 30.5 with 128. One block for a tile
+# takes 81 and 1226; of 16-bit elements 52 at 4096x4096, where sharing takes 62.
+STRIDED_SPLIT_RESIDENT = 2
+SLICE_BYTES = 64 << 10
 
 
 def ceil_power(n: int) -> int:
