@@ -27,12 +27,40 @@ def launches():
         cases.append(launch("strided", "log_softmax", Layout((3, 40, 50), 1), algorithm="strided", tuning=tuning))
     for op in ("mean", "amin"):
         cases.append(launch("strided_reduce", op, Layout((40, 150), 0), algorithm="strided", tuning=_WARPS))
+    return cases + _teams()
+
+
+def _teams():
+    """One team of two blocks that takes all rows: what one row leaves behind, the next must not take for its own."""
+    cases = []
+    for op in ("softmax", "log_softmax"):
+        for staged, stages in ((False, None), (True, 1), (True, 2)):
+            tuning = Tuning(threads=128, blocks=2, staged=staged, stages=stages)
+            cases.append(launch("split", op, Layout((5, 701), past=(1, 1)), algorithm="split", tuning=tuning))
+        tuning = Tuning(threads=128, blocks=2)
+        cases.append(launch("stream", op, Layout((5, 701)), algorithm="stream", tuning=tuning))
+        for staged in (True, False):
+            tuning = Tuning(threads=64, blocks=2, staged=staged)
+            tiles = Layout((90, 150), 0)
+            cases.append(launch("strided_split", op, tiles, algorithm="strided_split", tuning=tuning))
+    tuning = Tuning(threads=128, blocks=2)
+    for op in ("sum", "logsumexp"):
+        cases.append(launch("split_reduce", op, Layout((5, 701)), algorithm="split", tuning=tuning))
+        cases.append(launch("strided_split", op, Layout((90, 150), 0), algorithm="strided_split", tuning=tuning))
     return cases
 
 
-# What orders the threads of a block: barriers, and the change of place that saves a second one.
+# What orders the threads of a block: barriers, and the change of place that saves a second one. What orders blocks: the
+# change of place, and that both halves of an access carry their number. And what is put in their place.
 BARRIER = "__syncthreads();"
-TURN = "turn_ ^= 1;"
+REPLACED = {
+    BARRIER: ";",
+    "turn_ ^= 1;": ";",
+    "(sequence_ - first_) % 2": "0",
+    "got.y != sequence_": "false",
+    "got.w != sequence_": "false",
+    "ptx::wait_for_copies<": "ptx::wait_for_copies<9 + ",
+}
 
 
 def mutants(headers):
@@ -40,7 +68,7 @@ def mutants(headers):
     found = []
     for path in sorted(headers.glob("onepass/cuda/*.h")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            found += [(path, number, what) for what in (BARRIER, TURN) if what in line]
+            found += [(path, number, what) for what in REPLACED if what in line and "__device__" not in line]
     return found
 
 
@@ -48,7 +76,7 @@ def remove(path, number, what):
     """Takes `what` out of a line of a file."""
     lines = path.read_text().splitlines(keepends=True)
     assert what in lines[number - 1]
-    lines[number - 1] = lines[number - 1].replace(what, ";")
+    lines[number - 1] = lines[number - 1].replace(what, REPLACED[what])
     path.write_text("".join(lines))
 
 

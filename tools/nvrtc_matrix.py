@@ -77,6 +77,14 @@ def problems() -> Iterator[tuple]:
     ):
         yield "softmax", dtype, result, (4096, 1000), 1, None, known
         yield "log_softmax", dtype, result, (4096, 8192), 1, None, known
+    for dtype in ("float32", "bfloat16", "float16", "float64"):  # rows that several blocks share
+        for shape in ((1, 128256), (32, 128256), (1, 4194303), (128, 2097152), (2, 1 << 25)):
+            yield "softmax", dtype, dtype, shape, 1, None, known
+        yield "softmax", dtype, dtype, (32, 128257), 1, "split", unknown
+        for op in ("log_softmax", "logsumexp", "sum", "amax"):
+            yield op, dtype, dtype, (8, 1 << 20), 1, None, known
+            yield op, dtype, dtype, (2, 128256, 16), 1, None, known
+        yield "softmax", dtype, dtype, (1 << 20, 7), 0, None, known
     for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
         yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
 

@@ -41,13 +41,22 @@ def shares_pay(choice: Choice, pack: int, alignment: str) -> str | None:
     packs = problem.length // pack
     row_bytes = packs * pack * choice.kept_size
     few = problem.rows * FEW_ROWS_SHARE <= device.multiprocessors
+    rows = f"{problem.rows} row{'s' * (problem.rows != 1)}"
+    idle = f"{rows} of {problem.length} for {device.multiprocessors} multiprocessors"
     if not choice.elementwise:
-        return "split" if few and packs > FEW_REDUCED_PACKS else None
+        if not few or packs <= FEW_REDUCED_PACKS:
+            return None
+        choice.why.append(f"{idle}: several blocks share each")
+        return "split"
     alone_fits = device.shared_per_multiprocessor // (row_bytes + 2 * BLOCK_SCRATCH)
     in_registers = problem.length * choice.registers_per_element <= 1024 * MOST_BLOCK_REGISTERS
     if alone_fits >= 2 or (alone_fits and in_registers):
-        return "split" if few and packs > FEW_ROWS_PACKS else None
+        if not few or packs <= FEW_ROWS_PACKS:
+            return None
+        choice.why.append(f"{idle}: several blocks share each")
+        return "split"
     if alone_fits:
+        choice.why.append(f"a multiprocessor holds one row of {row_bytes} bytes, and would wait: blocks share rows")
         return "split"
     teams = min(device.multiprocessors // _fewest_staged(choice, pack, alignment, packs, 1), problem.rows)
     costs = {"stream": STREAM_COST}
@@ -58,7 +67,10 @@ def shares_pay(choice: Choice, pack: int, alignment: str) -> str | None:
     waves = ceil_div(problem.rows, device.multiprocessors) * device.multiprocessors / max(1, problem.rows)
     costs["online"] = ONLINE_COST * waves
     best = min(costs, key=lambda name: costs[name])
-    return None if best == "online" else best
+    if best == "online":
+        return None
+    choice.why.append(f"a row takes {row_bytes} bytes, a block has {device.shared_per_block}: several blocks share it")
+    return best
 
 
 def _room(choice: Choice, resident: int) -> int:

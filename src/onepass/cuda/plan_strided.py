@@ -29,7 +29,11 @@ def plan_strided(choice: Choice) -> CudaPlan:
     may_stage = choice.elementwise and tuning.staged is not False
     across, threads, staged = _tile(choice, pack, may_stage)
     staged_bytes = across * pack * choice.kept_size if staged else 0
-    if choice.algorithm == "strided_split" or (choice.algorithm is None and sharing_pays(choice, staged_bytes)):
+    shared = choice.algorithm == "strided_split"
+    if choice.algorithm is None and sharing_pays(choice, staged_bytes):
+        choice.why.append(f"{problem.rows} rows of {problem.length} steps: one block would have too much of them")
+        shared = True
+    if shared:
         return plan_strided_split(choice, kept, pack)
     threads = tuning.threads or threads
     tile_bytes = problem.length * across * pack * choice.kept_size

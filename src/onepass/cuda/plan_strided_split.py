@@ -21,13 +21,14 @@ def plan_strided_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Cud
     problem, device, tuning = choice.problem, choice.device, choice.tuning
     threads = tuning.threads or SPLIT_THREADS
     resident = max(1, min(STRIDED_SPLIT_RESIDENT // choice.registers_per_element, device.max_threads // threads))
-    at_once = resident * device.multiprocessors
     across, blocks, staged = _cut(choice, kept, pack, threads, resident)
     blocks = tuning.blocks or blocks
     steps = ceil_div(problem.length, blocks)
     tile = across * pack
     shared_bytes = steps * tile * choice.kept_size if staged else 0
-    if shared_bytes > _room(choice, 1, threads, tile) or blocks > at_once:
+    while resident > 1 and shared_bytes > _room(choice, resident, threads, tile):
+        resident -= 1
+    if shared_bytes > _room(choice, 1, threads, tile) or blocks > resident * device.multiprocessors:
         raise choice.refuse(f"{blocks} blocks have no room for {problem.length} steps of {tile} rows")
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
