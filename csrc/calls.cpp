@@ -18,8 +18,8 @@ constexpr std::int64_t kReleaseBytes = std::int64_t{256} << 10;
 constexpr std::size_t kMostRemembered = 4096;
 
 // The first six in the order of the engine's Algorithm; the others are a GPU's.
-constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "split",      "strided",
-                                           "packed",     "warp",    "block",  "block_smem", "block_uncached",
+constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "split",        "strided",
+                                           "packed",     "warp",    "block",  "block_smem",   "block_uncached",
                                            "three_pass", "cluster", "stream", "strided_split"};
 
 thread_local const char* last_run = "";

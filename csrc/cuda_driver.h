@@ -95,10 +95,10 @@ struct Driver {
     Status (*clusters)(int* count, Function, const LaunchConfig*);                                  // optional: 11.8
     Status (*parameter_info)(Function, std::size_t index, std::size_t* offset, std::size_t* size);  // optional: 12.4
     Status (*capture_info)(Stream, int* status, unsigned long long* id, Graph*, const void** dependencies,
-                           std::size_t* count);                   // optional: 11.3
-    Status (*stream_id)(Stream, unsigned long long* id);          // optional: 12.0
+                           std::size_t* count);           // optional: 11.3
+    Status (*stream_id)(Stream, unsigned long long* id);  // optional: 12.0
     Status (*create_user_object)(UserObject*, void* argument, void (*destroy)(void*), unsigned references,
-                                 unsigned flags);                 // optional, as the next two: 11.3
+                                 unsigned flags);  // optional, as the next two: 11.3
     Status (*release_user_object)(UserObject, unsigned count);
     Status (*retain_user_object)(Graph, UserObject, unsigned count, unsigned flags);
 };

@@ -43,7 +43,7 @@ struct Geometry {
     std::int64_t units = 0;            // of work
     std::int64_t units_per_block = 1;  // that a block takes at a time
     int waves = 0;  // 0: a block for each of its units; else at most as many blocks as are resident at once, so often
-    int team = 0;    // blocks that share a unit and wait for each other: as many teams as are resident at once
+    int team = 0;   // blocks that share a unit and wait for each other: as many teams as are resident at once
     std::int64_t scratch_bytes = 0;  // of memory that such blocks share, for each; its address is the last word
 };
 

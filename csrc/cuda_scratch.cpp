@@ -13,11 +13,11 @@ namespace onepass::cuda {
 namespace {
 
 constexpr std::size_t kLeast = std::size_t{64} << 10;
-constexpr int kCaptureActive = 1;                // CU_STREAM_CAPTURE_STATUS_ACTIVE
-constexpr unsigned kNonBlocking = 1;             // CU_STREAM_NON_BLOCKING
-constexpr unsigned kNoDestructorSync = 1;        // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
-constexpr unsigned kMoveReference = 1;           // CU_GRAPH_USER_OBJECT_MOVE
-constexpr std::uintptr_t kPerThreadStream = 2;   // CU_STREAM_PER_THREAD
+constexpr int kCaptureActive = 1;               // CU_STREAM_CAPTURE_STATUS_ACTIVE
+constexpr unsigned kNonBlocking = 1;            // CU_STREAM_NON_BLOCKING
+constexpr unsigned kNoDestructorSync = 1;       // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
+constexpr unsigned kMoveReference = 1;          // CU_GRAPH_USER_OBJECT_MOVE
+constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 constexpr std::uint64_t kNoCapture = ~std::uint64_t{0};
 
 struct Piece {
@@ -32,6 +32,7 @@ using Key = std::tuple<Context, std::uint64_t, std::uint64_t>;
 struct Lease {
     Key key;
     Piece piece;
+    bool held = true;  // else the graph never had it, and uses it all the same
     Lease* next = nullptr;
 };
 
@@ -55,10 +56,12 @@ void give_back(void* argument) {
 
 void take_returned() {
     for (Lease* lease = pool.returned.exchange(nullptr, std::memory_order_acquire); lease;) {
-        pool.free[std::get<0>(lease->key)].push_back(lease->piece);
-        // A capture that needed more in the end has another piece in its place.
-        const auto found = pool.in_use.find(lease->key);
-        if (found != pool.in_use.end() && found->second.address == lease->piece.address) pool.in_use.erase(found);
+        if (lease->held) {
+            pool.free[std::get<0>(lease->key)].push_back(lease->piece);
+            // A capture that needed more in the end has another piece in its place.
+            const auto found = pool.in_use.find(lease->key);
+            if (found != pool.in_use.end() && found->second.address == lease->piece.address) pool.in_use.erase(found);
+        }
         Lease* const next = lease->next;
         delete lease;
         lease = next;
@@ -105,7 +108,10 @@ void hand_to_graph(Graph graph, const Key& key, const Piece& piece) {
         delete lease;
         return;
     }
-    if (d.retain_user_object(graph, object, 1, kMoveReference) != kSuccess) d.release_user_object(object, 1);
+    if (d.retain_user_object(graph, object, 1, kMoveReference) != kSuccess) {
+        lease->held = false;
+        d.release_user_object(object, 1);
+    }
 }
 
 // Handles come again when streams are destroyed, while what was put on them may still run; identities do not.

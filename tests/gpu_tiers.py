@@ -22,6 +22,19 @@ def launches():
     for op, algorithm in (("sum", "warp"), ("sum", "block"), ("amax", "block")):
         cases.append(launch(algorithm, op, Layout((37, 3001), past=(1, 1)), algorithm=algorithm))
     cases.append(launch("strided", "mean", Layout((3, 300, 50), 1), algorithm="strided"))
+    for op, dtype in (
+        ("softmax", "float32"),
+        ("log_softmax", "bfloat16"),
+        ("logsumexp", "float32"),
+        ("sum", "float32"),
+    ):
+        odd = Layout((5, 70001), past=(1, 1))
+        cases.append(launch("split", op, odd, dtype, algorithm="split", tuning=Tuning(threads=128)))
+        cases.append(launch("strided_split", op, Layout((3, 5000, 9), 1), dtype, algorithm="strided_split"))
+    for stages in (1, 2):
+        tuning = Tuning(blocks=5, staged=True, stages=stages)
+        cases.append(launch("split", "softmax", Layout((5, 70001)), algorithm="split", tuning=tuning))
+    cases.append(launch("stream", "softmax", Layout((5, 70001)), algorithm="stream"))
     return cases
 
 

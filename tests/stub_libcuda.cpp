@@ -327,8 +327,9 @@ API int cuStreamGetId(std::uint64_t stream, unsigned long long* id) {
 API int cuUserObjectCreate(std::uint64_t* object, void* argument, void (*destroy)(void*), unsigned, unsigned) {
     static std::uint64_t next = 1;
     *object = next++;
-    state.user_objects[*object] = {destroy, argument};
-    return enter("cuUserObjectCreate");
+    const int code = enter("cuUserObjectCreate");
+    if (code == 0) state.user_objects[*object] = {destroy, argument};
+    return code;
 }
 API int cuUserObjectRelease(std::uint64_t object, unsigned) {
     const auto [destroy, argument] = state.user_objects[object];
@@ -337,6 +338,7 @@ API int cuUserObjectRelease(std::uint64_t object, unsigned) {
     return enter("cuUserObjectRelease");
 }
 API int cuGraphRetainUserObject(std::uint64_t graph, std::uint64_t object, unsigned, unsigned) {
-    state.holders[object] = graph;
-    return enter("cuGraphRetainUserObject");
+    const int code = enter("cuGraphRetainUserObject");
+    if (code == 0) state.holders[object] = graph;
+    return code;
 }

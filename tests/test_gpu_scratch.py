@@ -145,11 +145,17 @@ def test_memory_of_a_graph_that_is_gone_is_used_again(stub, kernel, run, stream)
     assert "cuMemAlloc_v2" not in stub.calls
 
 
-def test_a_graph_that_cannot_hold_it_leaves_it_where_it_is(stub, kernel, run, stream):
-    stub.fail("cuUserObjectCreate", 801)
+@pytest.mark.parametrize("call", ["cuUserObjectCreate", "cuGraphRetainUserObject"])
+def test_a_graph_that_cannot_hold_it_leaves_it_where_it_is(stub, kernel, run, stream, call):
+    """Nobody else gets memory that the graph will use."""
+    stub.fail(call, 801)
     stub.set_capture(stream, next(_streams))
     bound = bind_team(kernel)
-    assert run(bound, stream) == run(bound, stream)
+    address = run(bound, stream)
+    assert run(bound, stream) == address
+    stub.fail(call, 0)
+    stub.set_capture(stream, next(_streams))
+    assert run(bound, stream) != address
 
 
 def test_memory_is_cleared_outside_of_every_capture(stub, kernel, run, stream):

@@ -54,8 +54,8 @@ const View& view();
 
 void barrier(Site site);
 unsigned exchange(unsigned mask, unsigned value, int source, Site site);  // source < 0: the lane's own value
-void yield(Site site);  // another thread next
-void spin(Site site);  // and this one has seen that it must wait
+void yield(Site site);                                                    // another thread next
+void spin(Site site);                                                     // and this one has seen that it must wait
 [[noreturn]] void fail(const char* message, Site site);
 
 // The block's shared memory: dynamic, and a variable of a kernel, known by its address in the program.

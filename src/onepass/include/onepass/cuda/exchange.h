@@ -103,8 +103,7 @@ class TeamMemory {
         for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
             for (int i = 0; i < kCount; ++i) {
-                states[b][i] =
-                    first + b * step < blocks ? *reinterpret_cast<const State*>(words[b][i].at) : identity;
+                states[b][i] = first + b * step < blocks ? *reinterpret_cast<const State*>(words[b][i].at) : identity;
             }
         }
     }
@@ -114,8 +113,8 @@ class TeamMemory {
         return threadIdx.x == 0 ? ptx::count_up(&head_->left, gridDim.x - 1) : 0;
     }
 
-    // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the most.
-    // All others have taken what they wanted.
+    // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the
+    // most. All others have taken what they wanted.
     __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const {
         if (threadIdx.x != 0 || before != gridDim.x - 1) return;
         auto* const head = reinterpret_cast<uint4*>(head_);

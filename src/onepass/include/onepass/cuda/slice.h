@@ -45,8 +45,10 @@ struct Slice {
                                                unsigned rank) {
         const auto whole = Rows::at(job, row);
         const int64 first = rank * team.slice, left = whole.cut.packs - first;
-        const RowCut cut{left < 0 ? 0 : left < team.slice ? left : team.slice, rank == 0 ? whole.cut.head : 0,
-                         rank == team.blocks - 1 ? whole.cut.tail : 0};
+        const RowCut cut{left < 0            ? 0
+                         : left < team.slice ? left
+                                             : team.slice,
+                         rank == 0 ? whole.cut.head : 0, rank == team.blocks - 1 ? whole.cut.tail : 0};
         const int64 begin = rank == 0 ? 0 : whole.cut.head + (left < 0 ? whole.cut.packs : first) * RowCut::kPack;
         return {{whole.reader, begin}, {whole.writer, begin}, cut};
     }
@@ -207,8 +209,7 @@ class StagedSlice {
                 *row_.reader.edge_at(column) = x[column];
             }
         } else {
-            for_each<kThreads, N>(slice, threadIdx.x,
-                                  [&](int64 column, auto& values) { row_.keep(column, values); });
+            for_each<kThreads, N>(slice, threadIdx.x, [&](int64 column, auto& values) { row_.keep(column, values); });
         }
     }
 

@@ -3,8 +3,8 @@
 //
 // `split`: each block's slice waits in its registers or in its shared memory; x is read once, y written once. While a
 // block waits for what the others of its team have found, other blocks of the same multiprocessor, which have other
-// rows, load and store, and its own next slice is on its way to shared memory. `stream`: the slice waits nowhere; x is read a second time, backwards, to write the result.
-// `split_reduce`: sum, mean, amax and amin.
+// rows, load and store, and its own next slice is on its way to shared memory. `stream`: the slice waits nowhere; x is
+// read a second time, backwards, to write the result. `split_reduce`: sum, mean, amax and amin.
 #pragma once
 
 #include "online.h"
@@ -36,16 +36,18 @@ struct Total<C, false> {
     C sum;
 };
 
-// Merges the totals that the lanes of a warp have: every lane gets that of all. Sums are brought to the anchor of all by
-// the quotient of one exponential at both anchors, which is a power of two unless they are exact.
+// Merges the totals that the lanes of a warp have: every lane gets that of all. Sums are brought to the anchor of all
+// by the quotient of one exponential at both anchors, which is a power of two unless they are exact.
 template <class Op, class V, bool kMasked>
 struct MergeTotals {
     using C = typename ExpTable<V>::Compute;
     using State = Total<C, Op::kExact>;
 
     static __device__ __forceinline__ State identity() {
-        if constexpr (Op::kExact) return {-kInfinity<C>, Sum<C>::identity()};
-        else return {-kInfinity<C>, C(0)};
+        if constexpr (Op::kExact)
+            return {-kInfinity<C>, Sum<C>::identity()};
+        else
+            return {-kInfinity<C>, C(0)};
     }
 
     // The exponential of a part. Of one without a number in it: relative to 0; its sum will not count.
@@ -78,18 +80,24 @@ struct MergeTotals {
             }
         }
         total.max = max;
-        if constexpr (Op::kExact) total.sum = all_reduce_lanes<kWarpLanes>(total.sum, Merge());
-        else total.sum = all_reduce_lanes<kWarpLanes>(total.sum, Add());
+        if constexpr (Op::kExact)
+            total.sum = all_reduce_lanes<kWarpLanes>(total.sum, Merge());
+        else
+            total.sum = all_reduce_lanes<kWarpLanes>(total.sum, Add());
         return total;
     }
 
     static __device__ __forceinline__ State pack(C max, Sum<C> sum) {
-        if constexpr (Op::kExact) return {max, sum};
-        else return {max, sum.value()};
+        if constexpr (Op::kExact)
+            return {max, sum};
+        else
+            return {max, sum.value()};
     }
     static __device__ __forceinline__ Sum<C> sum_of(const State& state) {
-        if constexpr (Op::kExact) return state.sum;
-        else return {state.sum, C(0)};
+        if constexpr (Op::kExact)
+            return state.sum;
+        else
+            return {state.sum, C(0)};
     }
 };
 
@@ -175,9 +183,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             const auto slice = slice_of(r);
             const Staged staged(memory + stage * stage_bytes, slice.cut);
             run(r, staged, [&](const auto& result) {
-                staged.for_present([&](int64 column, auto& values) {
-                    write_results(slice.writer, column, values, result);
-                });
+                staged.for_present(
+                    [&](int64 column, auto& values) { write_results(slice.writer, column, values, result); });
             });
             if constexpr (kShape.stages > 1) stage ^= 1;
         }

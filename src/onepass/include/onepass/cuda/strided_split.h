@@ -1,5 +1,5 @@
-// Rows whose elements lie anywhere, shared by several blocks: what strided.h is to one block, split.h is to rows that lie
-// side by side. Each block has a slice of the steps of a tile; for long dims with little beside them.
+// Rows whose elements lie anywhere, shared by several blocks: what strided.h is to one block, split.h is to rows that
+// lie side by side. Each block has a slice of the steps of a tile; for long dims with little beside them.
 //
 // `strided_split`: the slice waits in shared memory, x is read once; or it waits nowhere and x is read twice.
 // `strided_split_reduce`: sum, mean, amax and amin.
@@ -22,8 +22,8 @@ struct StridedSplit {
     constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, staged}; }
 };
 
-// Calls visit(step, values) for every step of this thread from `begin` to `end`; `read` fetches one. kAhead are asked for
-// at a time.
+// Calls visit(step, values) for every step of this thread from `begin` to `end`; `read` fetches one. kAhead are asked
+// for at a time.
 template <int kAhead = kInFlight, class Part, class Read, class Visit>
 __device__ __forceinline__ void for_each_step(const Part& part, int64 begin, int64 end, Read&& read, Visit&& visit) {
     if (!part.present) return;
@@ -88,8 +88,9 @@ struct StagedSteps {
             ptx::end_group();
             ptx::wait_for_copies<0>();
         } else {
-            for_each_step(part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
-                          [&](int64 step, C(&x)[N]) { keep(step, x); });
+            for_each_step(
+                part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
+                [&](int64 step, C(&x)[N]) { keep(step, x); });
         }
     }
 };
@@ -272,14 +273,15 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         State state[N];
 #pragma unroll
         for (State& s : state) s = Op::template identity<C>();
-        for_each_step(part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
-                      [&](int64, C(&x)[N]) {
+        for_each_step(
+            part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
+            [&](int64, C(&x)[N]) {
 #pragma unroll
-                          for (int i = 0; i < N; ++i) {
-                              const C one[1] = {x[i]};
-                              Op::template push<In>(state[i], one);
-                          }
-                      });
+                for (int i = 0; i < N; ++i) {
+                    const C one[1] = {x[i]};
+                    Op::template push<In>(state[i], one);
+                }
+            });
         reduce(state, typename Op::Combine());
         others.next();
         const int column = static_cast<int>(threadIdx.x) % kShape.across * N;
