@@ -93,11 +93,15 @@ inline uint4 load_shared_words(const uint4* from) {
             static_cast<unsigned>(high >> 32)};
 }
 
+// Either half first.
 inline void store_shared_words(uint4* to, uint4 words) {
     auto* target = reinterpret_cast<unsigned long long*>(cusim::aligned(to, cusim::here()));
-    __atomic_store_n(target + 1, static_cast<unsigned long long>(words.w) << 32 | words.z, __ATOMIC_RELAXED);
+    const unsigned long long halves[] = {static_cast<unsigned long long>(words.y) << 32 | words.x,
+                                         static_cast<unsigned long long>(words.w) << 32 | words.z};
+    const unsigned first = cusim::view().block.x % 2;
+    __atomic_store_n(target + first, halves[first], __ATOMIC_RELAXED);
     cusim::yield(cusim::here());
-    __atomic_store_n(target, static_cast<unsigned long long>(words.y) << 32 | words.x, __ATOMIC_RELAXED);
+    __atomic_store_n(target + 1 - first, halves[1 - first], __ATOMIC_RELAXED);
 }
 
 inline unsigned count_up(unsigned* counter, unsigned last) {
