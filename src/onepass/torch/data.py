@@ -12,7 +12,6 @@ from .._engine import call_data
 from .._engine import call_gradient as _call_gradient
 from ..call import NUMBERS, run_planned
 from ..call_gradients import run_planned as run_planned_gradient
-from . import backward
 
 Dims = int | tuple[int, ...] | None
 
@@ -34,7 +33,5 @@ def gradient(
     dx = call_data(_call_gradient, NUMBERS[op], y, dy, lse, dim, keepdim, dtype, None, None)
     if dx is not None:
         return dx
-    if y.is_cuda:
-        return backward.composed(op, y, dy, lse, dim, keepdim, dtype)
     given = (y.detach(), dy.detach()) if lse is None else (y.detach(), dy.detach(), lse.detach())
     return call_data(run_planned_gradient, op, given, dim, keepdim, dtype, None, None)

@@ -249,8 +249,6 @@ _MAKERS: dict[str, Callable[[Route], Callable[..., Any]]] = {
     "aten::_log_softmax.out": _softmax_out("log_softmax"),
     "aten::logsumexp": _logsumexp,
     "aten::_safe_softmax": _safe_softmax,
-}
-_GRADIENT_MAKERS: dict[str, Callable[[Route], Callable[..., Any]]] = {
     "aten::_softmax_backward_data": _gradient("softmax_backward"),
     "aten::_softmax_backward_data.out": _gradient_out("softmax_backward", "grad_input"),
     "aten::_log_softmax_backward_data": _gradient("log_softmax_backward"),
@@ -262,7 +260,5 @@ def make_routes() -> list[Route]:
     """A route for each operator and each kind of device that this torch was built for."""
     if not hasattr(torch.library, "get_kernel"):
         raise RuntimeError(f"install needs torch 2.10 or later, for library.get_kernel; this is {torch.__version__}")
-    routes = [Route(name, "CPU", make) for name, make in (_MAKERS | _GRADIENT_MAKERS).items()]
-    if torch.version.cuda is not None:
-        routes += [Route(name, "CUDA", make) for name, make in _MAKERS.items()]
-    return routes
+    keys = ("CPU",) if torch.version.cuda is None else ("CPU", "CUDA")
+    return [Route(name, key, make) for key in keys for name, make in _MAKERS.items()]
