@@ -188,7 +188,9 @@ ONEPASS_INLINE double gradient_sum(const T* y, const T* dy, std::int64_t n, Besi
             });
             if (k == 3) beside(begin + i - 3 * W);
         });
-        if constexpr (sizeof(C) == 4) total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
+        if constexpr (sizeof(C) == 4) {
+            for (const Vec<C>& part : sum) total.add(part);  // in float64: products have been rounded once already
+        }
     }
     return total.value();
 }
