@@ -23,8 +23,9 @@ from .thresholds import (
 )
 
 SPLIT_ALGORITHMS = ("split", "stream")
-# Registers of a thread besides those that hold its slice: modelled, __launch_bounds__ holds the compiler to it.
-_OTHER_REGISTERS = 32
+# Registers of a thread besides those that hold its slice, by bytes of an element: what leaves no kernel of
+# tools/nvrtc_matrix.py with a spill. __launch_bounds__ holds the compiler to it.
+_OTHER_REGISTERS = {2: 48, 4: 32, 8: 96}
 
 
 def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> CudaPlan:
@@ -158,7 +159,9 @@ def _plan_walk(choice: Choice, algorithm: str, pack: int, alignment: str, packs:
 
 def _resident(choice: Choice, threads: int, held: int) -> int:
     """Blocks that a multiprocessor must have room for: by registers, of which each thread has so many held."""
-    others = _OTHER_REGISTERS * choice.registers_per_element
+    # In float64 everything but the slice takes twice the registers, whatever it is kept as.
+    size = 8 if choice.registers_per_element == 2 else choice.kept_size
+    others = _OTHER_REGISTERS[size]
     registers = -(-(held + others) // 8) * 8
     return max(1, min(choice.device.registers // (registers * threads), choice.device.max_threads // threads))
 
