@@ -58,9 +58,9 @@ def log_softmax_backward(
     """Gradient by x of y = log_softmax(x): dy - exp(y) * sum(dy), the sum along dim.
 
     >>> import numpy as np, onepass
-    >>> y = onepass.log_softmax(np.array([0.0, 0.0, -np.inf]))
-    >>> onepass.log_softmax_backward(np.array([1.0, 0.0, 0.0]), y)
-    array([ 0.5, -0.5,  0. ])
+    >>> y = np.log(np.array([0.5, 0.25, 0.25]))
+    >>> onepass.log_softmax_backward(np.array([1.0, 0.0, 0.0]), y).round(6)
+    array([ 0.5 , -0.25, -0.25])
 
     Parameters are those of softmax_backward. Returns a new contiguous array of y's kind and shape, or out.
     NaN and infinities as the formula has them.
