@@ -167,7 +167,9 @@ SAFE = {
 @pytest.mark.parametrize("values", SAFE.values(), ids=SAFE)
 @pytest.mark.parametrize("device", DEVICES)
 def test_safe_softmax(device, values, dim, dtype, routed):
-    x = torch.tensor(values, dtype=torch.float64, device=device)
+    # On GPUs torch's own gradient of a narrower result is for float16 inputs alone.
+    narrower = device == "cuda" and dtype == torch.float32
+    x = torch.tensor(values, dtype=torch.float16 if narrower else torch.float64, device=device)
 
     def both(x):
         x = x.clone().requires_grad_()

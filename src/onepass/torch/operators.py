@@ -153,8 +153,9 @@ _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
 def _autocast(op: Any) -> Callable[..., Tensor]:
     def run(x: Tensor, dim: Sequence[int], dtype: torch.dtype | None = None, algorithm: str | None = None) -> Tensor:
+        dtype = wider(x, dtype)  # outside the guard: where the key is left out, autocast counts as off
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-            return op(x, dim, wider(x, dtype), algorithm)
+            return op(x, dim, dtype, algorithm)
 
     return run
 
@@ -166,8 +167,9 @@ def _autocast_logsumexp(
     dtype: torch.dtype | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
+    dtype = wider(x, dtype)
     with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-        return logsumexp(x, dim, keepdim, wider(x, dtype), algorithm)
+        return logsumexp(x, dim, keepdim, dtype, algorithm)
 
 
 register("softmax", _autocast(softmax), "AutocastCUDA")
