@@ -1,6 +1,7 @@
 #include "arrays.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <dlfcn.h>
 #include <numpy/arrayobject.h>
 
 #include <memory>
@@ -39,6 +40,10 @@ struct WatchedFlag {
     PyObject* name;
 };
 std::vector<WatchedFlag> watched_flags;
+
+// torch::jit::tracer::getTracingState(): a std::shared_ptr, null where nothing is traced.
+using TracingState = const void* const* (*)();
+TracingState tracing_state = nullptr;
 
 bool numpy_dtype(int number, DType& dtype) {
     switch (number) {
@@ -85,18 +90,31 @@ bool in_forward_ad() {
     return value >= 0;
 }
 
+// Whether torch may have negated a tensor without touching its memory. `conj().imag` does: every second element of
+// complex numbers, the odd ones. Asking torch costs as much as all else of a tensor, so it is asked only of what may
+// lie there: elements apart from each other, or next to each other at an odd place.
+bool may_be_negated(const ArrayView& view) {
+    const std::int64_t size = size_of(view.dtype);
+    if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(2 * size) != 0) return true;
+    std::int64_t stride = 1;
+    for (int i = view.ndim - 1; i >= 0; --i) {
+        if (view.shape[i] != 1 && view.strides[i] != stride) return true;
+        stride *= view.shape[i];
+    }
+    return false;
+}
+
 // DLPack says nothing of tangents, nor of torch's lazy negation.
-bool may_differ_from_memory(PyObject* object) {
-    return !attribute_is(object, is_neg_name, true, Py_False) || in_forward_ad();
+bool is_its_memory(PyObject* object, const ArrayView& view) {
+    return !in_forward_ad() && (!may_be_negated(view) || attribute_is(object, is_neg_name, true, Py_False));
 }
 
 bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view) {
-    if (known.has_gradients && !data_only) {
-        // Nor of gradients.
-        if (!attribute_is(object, requires_grad_name, false, Py_False) || may_differ_from_memory(object)) return false;
-    }
+    const bool memory_alone = !known.has_gradients || data_only;
+    // Nor does DLPack say anything of gradients.
+    if (!memory_alone && !attribute_is(object, requires_grad_name, false, Py_False)) return false;
     view.kind = known.kind;
-    return view_tensor(object, known.api, view);
+    return view_tensor(object, known.api, view) && (memory_alone || is_its_memory(object, view));
 }
 
 void set_memory_error(std::size_t bytes) {
@@ -246,12 +264,12 @@ bool only_requires_grad(PyObject* object) {
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     for (const ExchangeType& known : exchange_types) {
         if (type != known.type || !known.has_gradients) continue;
-        if (!attribute_is(object, requires_grad_name, false, Py_True) || may_differ_from_memory(object)) return false;
+        if (!attribute_is(object, requires_grad_name, false, Py_True)) return false;
         ArrayView view;
         view.object = object;
         view.producer = nullptr;
         view.kind = known.kind;
-        return view_tensor(object, known.api, view) && !is_watched(view);
+        return view_tensor(object, known.api, view) && is_its_memory(object, view) && !is_watched(view);
     }
     return false;
 }
@@ -273,8 +291,15 @@ void watch_flag(PyObject* module_dict, PyObject* name) {
     watched_flags.push_back({module_dict, name});
 }
 
+bool watch_tracing(const char* library) {
+    void* const torch = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    if (torch) tracing_state = reinterpret_cast<TracingState>(dlsym(torch, "_ZN5torch3jit6tracer15getTracingStateEv"));
+    return tracing_state != nullptr;
+}
+
 bool is_watched(const ArrayView& view) {
     if (!view.api || data_only) return false;
+    if (tracing_state && *tracing_state()) return true;
     for (const WatchedFlag& w : watched_flags) {
         PyObject* value = PyDict_GetItem(w.module_dict, w.name);
         if (value && value != Py_False) return true;

@@ -91,6 +91,9 @@ void watch_forward_ad(PyObject* module_dict);
 void watch(PyObject* function, bool half_only);
 // The same while this variable of a module is not False: a tenth of the cost.
 void watch_flag(PyObject* module_dict, PyObject* name);
+// The same while torch.jit traces; `library`: libtorch_cpu. False where it cannot tell, and `watch` has to. Calling
+// torch's function for Python takes as long as reading the tensor.
+bool watch_tracing(const char* library);
 bool is_watched(const ArrayView& view);  // whether one does
 void register_bfloat16(PyObject* numpy_dtype);
 

@@ -249,6 +249,7 @@ NB_MODULE(_engine, m) {
     });
     m.def("only_requires_grad", [](nb::handle x) { return only_requires_grad(x.ptr()); });
     m.def("watch", [](nb::handle function, bool half_only) { watch(function.ptr(), half_only); });
+    m.def("watch_tracing", &watch_tracing, "library"_a);
     m.def("watch_flag", [](nb::dict module_dict, nb::str name) { watch_flag(module_dict.ptr(), name.ptr()); });
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
     m.def("register_dtype",

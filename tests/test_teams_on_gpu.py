@@ -151,7 +151,7 @@ def test_any_number_of_blocks(torch, algorithm):
         (128, 200, None),
         (256, 32, None),
         (512, 13, None),
-        (256, 3, True),
+        (256, 4, True),
     ):
         for stages in (1, 2) if staged else (None,):
             tuning = Tuning(threads=threads, blocks=blocks, staged=staged, stages=stages)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ def _watch_torch(torch: Any) -> None:
     # A dispatch mode (FakeTensorMode, make_fx) and a trace see operators; a call past the dispatcher would be a
     # constant to them. Autocast changes the dtype of results of 16-bit tensors on GPUs.
     _engine.watch_flag(vars(torch.utils._python_dispatch), "_is_in_torch_dispatch_mode")
-    _engine.watch(torch._C._is_tracing, False)
+    if not _engine.watch_tracing(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")):
+        _engine.watch(torch._C._is_tracing, False)
     _engine.watch(torch._C._is_any_autocast_enabled, True)
     for kind in (torch.Tensor, torch.nn.Parameter):
         _engine.register_exchange_type(kind)

@@ -94,7 +94,8 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
             across, fewest, most = cut(width)
             if fewest <= choice.device.multiprocessors:
                 wanted = ceil_div(problem.length * across * pack * size, SLICE_BYTES)
-                return across, max(fewest, min(wanted, max(most, threads // across))), True
+                most = min(max(most, threads // across), choice.device.multiprocessors)
+                return across, max(fewest, min(wanted, most)), True
     across, _, most = cut(TILE_BYTES[0])
     return across, most, False
 
