@@ -158,12 +158,13 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     # block_smem several may be. Measured on an H100, 16384 rows of 32768 bfloat16: 1.06x. Of 16-bit elements also where
     # 16 registers do: on an H200, 49152 rows of 16384 float16, 1.10x.
     several_fit = problem.op != "logsumexp" and _rows_in_shared_memory(choice, smem_bytes) >= 2
+    short = choice.x_size == 2 and choice.registers_per_element == 1
     chosen = choice.algorithm
     if chosen is None:
         if packs <= 32 * warp_packs:
             chosen = "warp"
             choice.why.append(f"a row of {problem.length} fits the registers of a warp: {limit} per lane")
-        elif packs <= most_threads * block_packs // (4 if choice.x_size == 2 else 2) or (
+        elif packs <= most_threads * block_packs // (4 if short else 2) or (
             packs <= most_threads * block_packs and not several_fit
         ):
             chosen = "block"

@@ -140,7 +140,8 @@ def _plan_walk(choice: Choice, algorithm: str, pack: int, alignment: str, packs:
     """A slice waits nowhere: a reduction reads it once, `stream` twice."""
     problem, device = choice.problem, choice.device
     threads = choice.tuning.threads or SPLIT_THREADS
-    resident = max(1, device.max_threads // (2 * choice.registers_per_element) // threads)
+    # 64 registers each are too few for packs of 8 on sm_100: they spill.
+    resident = max(1, device.max_threads // (2 * choice.registers_per_element) // threads - (choice.x_size == 2))
     blocks = choice.tuning.blocks
     if blocks is None:
         spread = resident * device.multiprocessors // max(1, problem.rows)
