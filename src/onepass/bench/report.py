@@ -167,7 +167,7 @@ def machine() -> dict[str, Any]:
         huge_pages = "unknown"
     return {
         **asdict(this_machine()),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",  # without who built it
         "python": platform.python_version(),
         "transparent_huge_pages": huge_pages,
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)},
