@@ -232,7 +232,7 @@ def gradients():
                 check_gradient(op, (rows, length), [dtype] * 3, 1, algorithm)
         for inner, steps, algorithm in itertools.product(INNERS, STEPS, TILES):
             check_gradient(op, (2, steps, inner), [dtype] * 3, 1, algorithm)
-        for inner, algorithm in itertools.product((3, 16, 40), TILES):  # past the small machine's caches
+        for inner, algorithm in itertools.product((3, 3, 16, 16, 40, 40), TILES):  # past the small machine's caches
             check_gradient(op, (2, 1500, inner), [dtype] * 3, 1, algorithm)
         for shape, dim in (*SEVERAL, *EMPTY):
             check_gradient(op, shape, [dtype] * 3, dim)
