@@ -54,16 +54,12 @@ def _is_memory(dy: Tensor) -> bool:
     return not torch.is_grad_enabled() and _engine.is_plain(dy)
 
 
-def _softmax_backward(dy: Tensor, y: Tensor, dim: Dims, dtype: torch.dtype) -> Tensor:
+def _backward(op: str, dy: Tensor, y: Tensor, dim: Dims, dtype: torch.dtype) -> Tensor:
+    """softmax_backward or log_softmax_backward."""
     if _is_memory(dy) and type(y) is Tensor:
-        return data.gradient("softmax_backward", y, dy, None, dim, False, dtype)
-    return operators.softmax_backward(dy, y, _list(y, dim), dtype)
-
-
-def _log_softmax_backward(dy: Tensor, y: Tensor, dim: Dims, dtype: torch.dtype) -> Tensor:
-    if _is_memory(dy) and type(y) is Tensor:
-        return data.gradient("log_softmax_backward", y, dy, None, dim, False, dtype)
-    return operators.log_softmax_backward(dy, y, _list(y, dim), dtype)
+        return data.gradient(op, y, dy, None, dim, False, dtype)
+    dx: Tensor = getattr(operators, op)(dy, y, _list(y, dim), dtype)
+    return dx
 
 
 def _logsumexp_backward(dy: Tensor, x: Tensor, lse: Tensor, dim: Dims, keepdim: bool) -> Tensor:
@@ -103,24 +99,40 @@ def _tangent(rule: Callable[..., Tensor]) -> Any:
 # switched it off. Without it (None) a call is on plain tensors, at once, and `dim` is what a user wrote.
 
 
+def _normalized(
+    ctx: Any, op: str, x: Tensor, dim: Dims, dtype: Any, algorithm: str | None, grad: bool | None
+) -> Tensor:
+    """What Softmax and LogSoftmax compute and keep: y is all that their rules need."""
+    if grad is None:
+        y = data.forward(op, x, dim, False, dtype, None, algorithm)
+    else:
+        y = _beneath(grad, operators.BY_NAME[op], x, dim, dtype, algorithm)
+        ctx.save_for_forward(y)
+    ctx.save_for_backward(y)
+    ctx.dim, ctx.dtype = dim, x.dtype
+    return y
+
+
+def _gradient(ctx: Any, op: Any, dy: Tensor, y: Tensor, dim: Any, dtype: torch.dtype, grad: bool) -> Tensor:
+    """The same for their gradients."""
+    dx = _beneath(grad, op, dy, y, dim, dtype)
+    ctx.save_for_backward(dy, y)
+    ctx.save_for_forward(dy, y)
+    ctx.dim, ctx.dtype = dim, dtype
+    return dx
+
+
 class Softmax(Function):
     """y = softmax(x). Its Jacobian is symmetric: tangents and gradients go through it alike."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: Dims, dtype: Any, algorithm: str | None, grad: bool | None) -> Tensor:
-        if grad is None:
-            y = data.forward("softmax", x, dim, False, dtype, None, algorithm)
-        else:
-            y = _beneath(grad, operators.softmax, x, dim, dtype, algorithm)
-            ctx.save_for_forward(y)
-        ctx.save_for_backward(y)
-        ctx.dim, ctx.dtype = dim, x.dtype
-        return y
+        return _normalized(ctx, "softmax", x, dim, dtype, algorithm, grad)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         (y,) = ctx.saved_tensors
-        return _softmax_backward(dy, y, ctx.dim, ctx.dtype), None, None, None, None
+        return _backward("softmax_backward", dy, y, ctx.dim, ctx.dtype), None, None, None, None
 
     @_tangent
     def jvp(ctx: Any, saved: Any, x_t: Tensor, *_: Any) -> Tensor:
@@ -133,19 +145,12 @@ class LogSoftmax(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: Dims, dtype: Any, algorithm: str | None, grad: bool | None) -> Tensor:
-        if grad is None:
-            y = data.forward("log_softmax", x, dim, False, dtype, None, algorithm)
-        else:
-            y = _beneath(grad, operators.log_softmax, x, dim, dtype, algorithm)
-            ctx.save_for_forward(y)
-        ctx.save_for_backward(y)
-        ctx.dim, ctx.dtype = dim, x.dtype
-        return y
+        return _normalized(ctx, "log_softmax", x, dim, dtype, algorithm, grad)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         (y,) = ctx.saved_tensors
-        return _log_softmax_backward(dy, y, ctx.dim, ctx.dtype), None, None, None, None
+        return _backward("log_softmax_backward", dy, y, ctx.dim, ctx.dtype), None, None, None, None
 
     @_tangent
     def jvp(ctx: Any, saved: Any, x_t: Tensor, *_: Any) -> Tensor:
@@ -188,16 +193,12 @@ class _SoftmaxGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, dy: Tensor, y: Tensor, dim: Any, dtype: torch.dtype, grad: bool) -> Tensor:
-        dx = _beneath(grad, operators.softmax_backward, dy, y, dim, dtype)
-        ctx.save_for_backward(dy, y)
-        ctx.save_for_forward(dy, y)
-        ctx.dim, ctx.dtype = dim, dtype
-        return dx
+        return _gradient(ctx, operators.softmax_backward, dy, y, dim, dtype, grad)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         dy, y = ctx.saved_tensors
-        by_dy = _softmax_backward(g, y, ctx.dim, dy.dtype) if ctx.needs_input_grad[0] else None
+        by_dy = _backward("softmax_backward", g, y, ctx.dim, dy.dtype) if ctx.needs_input_grad[0] else None
         by_y = None
         if ctx.needs_input_grad[1]:
             by_y = (g * (dy - _sum(dy * y, ctx.dim)) - dy * _sum(g * y, ctx.dim)).to(y.dtype)
@@ -219,11 +220,7 @@ class _LogSoftmaxGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, dy: Tensor, y: Tensor, dim: Any, dtype: torch.dtype, grad: bool) -> Tensor:
-        dx = _beneath(grad, operators.log_softmax_backward, dy, y, dim, dtype)
-        ctx.save_for_backward(dy, y)
-        ctx.save_for_forward(dy, y)
-        ctx.dim, ctx.dtype = dim, dtype
-        return dx
+        return _gradient(ctx, operators.log_softmax_backward, dy, y, dim, dtype, grad)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:

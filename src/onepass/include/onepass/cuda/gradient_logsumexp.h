@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kShape.threads, kSame<LogSumExpCompute<Dy, X, 
         C dy[N], lse[N];
         part.template load<Dy, false>(kDy, part.start, dy);
         part.template load<Lse, false>(kLse, part.start, lse);
-        part.template for_each_step<C>(
-            begin, end,
+        for_each_step<C, Part::kAhead>(
+            part, begin, end,
             [&](int64 step, C(&to)[N]) { part.template load<X, kShape.wide_saved>(kSaved, part.offset_of(step), to); },
             [&](int64 step, C(&values)[N]) {
 #pragma unroll

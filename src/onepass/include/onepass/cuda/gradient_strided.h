@@ -49,23 +49,24 @@ __global__ void __launch_bounds__(kShape.threads, 1)
 #pragma unroll
         for (auto& s : sum) s = Sum<C>::identity();
         if constexpr (kShape.staged || Op::kSumsSaved) {
-            part.template for_each_step<Both<C>>(0, job.length, from_memory, [&](int64 step, Both<C>(&values)[N]) {
-                if constexpr (kShape.staged) {
-                    typename Pack<Dy, N>::Elements dy;
-                    typename Pack<Saved, N>::Elements saved;
+            for_each_step<Both<C>, Part::kAhead>(
+                part, 0, job.length, from_memory, [&](int64 step, Both<C>(&values)[N]) {
+                    if constexpr (kShape.staged) {
+                        typename Pack<Dy, N>::Elements dy;
+                        typename Pack<Saved, N>::Elements saved;
 #pragma unroll
-                    for (int i = 0; i < N; ++i) {  // exact: they have been widened from there
-                        dy.at[i] = narrow<Dy>(values[i].dy);
-                        saved.at[i] = narrow<Saved>(values[i].saved);
+                        for (int i = 0; i < N; ++i) {  // exact: they have been widened from there
+                            dy.at[i] = narrow<Dy>(values[i].dy);
+                            saved.at[i] = narrow<Saved>(values[i].saved);
+                        }
+                        store_shared<N>(dy_tile + step * Part::kTileRows, dy);
+                        store_shared<N>(saved_tile + step * Part::kTileRows, saved);
                     }
-                    store_shared<N>(dy_tile + step * Part::kTileRows, dy);
-                    store_shared<N>(saved_tile + step * Part::kTileRows, saved);
-                }
 #pragma unroll
-                for (int i = 0; i < N; ++i) sum[i].add(Op::term(values[i].dy, values[i].saved));
-            });
+                    for (int i = 0; i < N; ++i) sum[i].add(Op::term(values[i].dy, values[i].saved));
+                });
         } else {
-            part.template for_each_step<C>(0, job.length, dy_from_memory, [&](int64, C(&dy)[N]) {
+            for_each_step<C, Part::kAhead>(part, 0, job.length, dy_from_memory, [&](int64, C(&dy)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) sum[i].add(dy[i]);
             });
@@ -82,9 +83,9 @@ __global__ void __launch_bounds__(kShape.threads, 1)
             part.store(step, results);
         };
         if constexpr (kShape.staged) {
-            part.template for_each_step<Both<C>>(0, job.length, from_tile, write);
+            for_each_step<Both<C>, Part::kAhead>(part, 0, job.length, from_tile, write);
         } else {
-            part.template for_each_step<Both<C>>(0, job.length, from_memory, write);
+            for_each_step<Both<C>, Part::kAhead>(part, 0, job.length, from_memory, write);
         }
     }
 }

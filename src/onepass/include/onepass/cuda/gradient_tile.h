@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gradient_row.h"
+#include "tile_steps.h"
 
 namespace onepass::cuda {
 
@@ -35,6 +36,8 @@ struct GradientTile {
         if (present) start = job.template offset_of<0, kShape.kept_axes>(row);
     }
 
+    static __device__ __forceinline__ int first_step() { return threadIdx.x / kShape.across; }
+
     __device__ __forceinline__ Offsets<kArrays> offset_of(int64 step) const {
         auto at = job.template offset_of<kShape.kept_axes, kShape.reduced_axes>(step);
 #pragma unroll
@@ -62,26 +65,6 @@ struct GradientTile {
 #pragma unroll
         for (int i = 0; i < N; ++i) to.at[i] = narrow<Dx>(values[i]);
         store_pack<N>(job.template result<Dx>(offset_of(step)), to);
-    }
-
-    // Calls visit(step, values) for this thread's steps in [begin, end); `read` fetches one. kAhead are asked for at a
-    // time.
-    template <class Value, class Read, class Visit>
-    __device__ __forceinline__ void for_each_step(int64 begin, int64 end, Read&& read, Visit&& visit) const {
-        if (!present) return;
-        int64 step = begin + threadIdx.x / kShape.across;
-        for (; step + (kAhead - 1) * kSteps < end; step += kAhead * kSteps) {
-            Value values[kAhead][N];
-#pragma unroll
-            for (int k = 0; k < kAhead; ++k) read(step + k * kSteps, values[k]);
-#pragma unroll
-            for (int k = 0; k < kAhead; ++k) visit(step + k * kSteps, values[k]);
-        }
-        for (; step < end; step += kSteps) {
-            Value values[N];
-            read(step, values);
-            visit(step, values);
-        }
     }
 };
 

@@ -10,6 +10,7 @@
 #include "online.h"
 #include "reduce.h"
 #include "row_ops.h"
+#include "tile_steps.h"
 
 namespace onepass::cuda {
 
@@ -60,25 +61,6 @@ struct TilePart {
         for (int i = 0; i < N; ++i) to.at[i] = narrow<Out>(job.store()(values[i], row + i, step));
         store_pack<N>(static_cast<Out*>(job.y) + y_offset, to);
     }
-
-    // Calls visit(step, values) for every step of this thread; `read` fetches one. kAhead are asked for at a time.
-    template <int kAhead = kInFlight, class Read, class Visit>
-    __device__ __forceinline__ void for_each_step(Read&& read, Visit&& visit) const {
-        if (!present) return;
-        int64 step = first_step();
-        for (; step + (kAhead - 1) * kSteps < job.length; step += kAhead * kSteps) {
-            C values[kAhead][N];
-#pragma unroll
-            for (int k = 0; k < kAhead; ++k) read(step + k * kSteps, values[k]);
-#pragma unroll
-            for (int k = 0; k < kAhead; ++k) visit(step + k * kSteps, values[k]);
-        }
-        for (; step < job.length; step += kSteps) {
-            C values[N];
-            read(step, values);
-            visit(step, values);
-        }
-    }
 };
 
 // Running maxima and sums, and doubles, one block at least: told no number, ptxas spills them to make room for another.
@@ -114,7 +96,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
         if constexpr (kShape.staged) {
 #pragma unroll
             for (C& m : max) m = -kInfinity<C>;
-            part.template for_each_step<kAhead>(from_memory, [&](int64 step, C(&x)[N]) {
+            for_each_step<C, kAhead>(part, 0, job.length, from_memory, [&](int64 step, C(&x)[N]) {
                 typename Pack<Kept, N>::Elements kept;
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
@@ -130,14 +112,14 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
                 exponential[i] = exponential_of<Op, V, kHasMask>(max[i]);
                 sum[i] = Sum<C>::identity();
             }
-            part.template for_each_step<kAhead>(from_tile, [&](int64, C(&x)[N]) {
+            for_each_step<C, kAhead>(part, 0, job.length, from_tile, [&](int64, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) sum[i].add(exponential[i](x[i]));
             });
             reduce(sum, Merge());
         } else {
             OnlineState<V> mine[N];
-            part.template for_each_step<kAhead>(from_memory, [&](int64, C(&x)[N]) {
+            for_each_step<C, kAhead>(part, 0, job.length, from_memory, [&](int64, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     C one[1] = {x[i]};
@@ -168,9 +150,9 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
                 part.store(step, part.offset_of(step).y, x);
             };
             if constexpr (kShape.staged) {
-                part.template for_each_step<kAhead>(from_tile, write);
+                for_each_step<C, kAhead>(part, 0, job.length, from_tile, write);
             } else {
-                part.template for_each_step<kAhead>(from_memory, write);
+                for_each_step<C, kAhead>(part, 0, job.length, from_memory, write);
             }
         } else if (part.present && Part::first_step() == 0) {
             C results[N];
@@ -198,14 +180,15 @@ __global__ void __launch_bounds__(kShape.threads, kShape.threads >= 512)
         State state[N];
 #pragma unroll
         for (State& s : state) s = Op::template identity<C>();
-        part.for_each_step([&](int64 step, C(&to)[N]) { part.load(step, to); },
-                           [&](int64, C(&x)[N]) {
+        for_each_step<C>(
+            part, 0, job.length, [&](int64 step, C(&to)[N]) { part.load(step, to); },
+            [&](int64, C(&x)[N]) {
 #pragma unroll
-                               for (int i = 0; i < N; ++i) {
-                                   const C one[1] = {x[i]};
-                                   Op::template push<In>(state[i], one);
-                               }
-                           });
+                for (int i = 0; i < N; ++i) {
+                    const C one[1] = {x[i]};
+                    Op::template push<In>(state[i], one);
+                }
+            });
         reduce(state, typename Op::Combine());
         if (part.present && Part::first_step() == 0) {
             C results[N];

@@ -22,26 +22,6 @@ struct StridedSplit {
     constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, staged}; }
 };
 
-// Calls visit(step, values) for every step of this thread from `begin` to `end`; `read` fetches one. kAhead are asked
-// for at a time.
-template <int kAhead = kInFlight, class Part, class Read, class Visit>
-__device__ __forceinline__ void for_each_step(const Part& part, int64 begin, int64 end, Read&& read, Visit&& visit) {
-    if (!part.present) return;
-    int64 step = begin + Part::first_step();
-    for (; step + (kAhead - 1) * Part::kSteps < end; step += kAhead * Part::kSteps) {
-        typename Part::C values[kAhead][Part::N];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) read(step + k * Part::kSteps, values[k]);
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) visit(step + k * Part::kSteps, values[k]);
-    }
-    for (; step < end; step += Part::kSteps) {
-        typename Part::C values[Part::N];
-        read(step, values);
-        visit(step, values);
-    }
-}
-
 // A slice of a tile in shared memory. A thread reads only what it has itself put there: no barrier.
 template <class Kept, class In, class Part, bool kDirect>
 struct StagedSteps {
@@ -88,7 +68,7 @@ struct StagedSteps {
             ptx::end_group();
             ptx::wait_for_copies<0>();
         } else {
-            for_each_step(
+            for_each_step<C>(
                 part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
                 [&](int64 step, C(&x)[N]) { keep(step, x); });
         }
@@ -132,7 +112,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             staged.bring(end);
 #pragma unroll
             for (C& m : max) m = -kInfinity<C>;
-            for_each_step<kAhead>(part, begin, end, from_stage, [&](int64, C(&x)[N]) {
+            for_each_step<C, kAhead>(part, begin, end, from_stage, [&](int64, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) max[i] = Max()(max[i], x[i]);
             });
@@ -143,7 +123,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 exponential[i] = Totals::exponential_of_part(max[i]);
                 sum[i] = Sum<C>::identity();
             }
-            for_each_step<kAhead>(part, begin, end, from_stage, [&](int64 step, C(&x)[N]) {
+            for_each_step<C, kAhead>(part, begin, end, from_stage, [&](int64 step, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     x[i] = exponential[i](x[i]);
@@ -154,7 +134,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             reduce(sum, Merge());
         } else {
             OnlineState<V> mine[N];
-            for_each_step<kAhead>(part, begin, end, from_memory, [&](int64, C(&x)[N]) {
+            for_each_step<C, kAhead>(part, begin, end, from_memory, [&](int64, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     C one[1] = {x[i]};
@@ -237,9 +217,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 part.store(step, part.offset_of(step).y, x);
             };
             if constexpr (kShape.staged) {
-                for_each_step<kAhead>(part, begin, end, from_stage, write);
+                for_each_step<C, kAhead>(part, begin, end, from_stage, write);
             } else {
-                for_each_step<kAhead>(part, begin, end, from_memory, write);
+                for_each_step<C, kAhead>(part, begin, end, from_memory, write);
             }
         } else if (part.present && place.rank == 0 && Part::first_step() == 0) {
             C results[N];
@@ -273,7 +253,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         State state[N];
 #pragma unroll
         for (State& s : state) s = Op::template identity<C>();
-        for_each_step(
+        for_each_step<C>(
             part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
             [&](int64, C(&x)[N]) {
 #pragma unroll
