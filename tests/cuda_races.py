@@ -34,8 +34,8 @@ def _teams():
     """One team of two blocks that takes all rows: what one row leaves behind, the next must not take for its own."""
     cases = []
     for op in ("softmax", "log_softmax"):
-        for staged, stages in ((False, None), (True, 1), (True, 2)):
-            tuning = Tuning(threads=128, blocks=2, staged=staged, stages=stages)
+        for staged, parts in ((False, None), (True, 1), (True, 2)):
+            tuning = Tuning(threads=128, blocks=2, staged=staged, parts=parts)
             cases.append(launch("split", op, Layout((5, 701), past=(1, 1)), algorithm="split", tuning=tuning))
         tuning = Tuning(threads=128, blocks=2)
         cases.append(launch("stream", op, Layout((5, 701)), algorithm="stream", tuning=tuning))

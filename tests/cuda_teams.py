@@ -13,7 +13,7 @@ LENGTH = 1500
 KINDS = {
     "registers": ("split", Tuning(threads=64, blocks=3)),
     "shared memory": ("split", Tuning(threads=64, blocks=3, staged=True)),
-    "shared memory, with the next": ("split", Tuning(threads=64, blocks=3, staged=True, stages=2)),
+    "shared memory, in one part": ("split", Tuning(threads=64, blocks=3, staged=True, parts=1)),
     "nothing": ("stream", Tuning(threads=64, blocks=3)),
 }
 MIXED = [("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "bfloat16")]

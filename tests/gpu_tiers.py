@@ -32,8 +32,8 @@ def launches():
         odd = Layout((5, 70001), past=(1, 1))
         cases.append(launch("split", op, odd, dtype, algorithm="split", tuning=Tuning(threads=128)))
         cases.append(launch("strided_split", op, Layout((3, 5000, 9), 1), dtype, algorithm="strided_split"))
-    for stages in (1, 2):
-        tuning = Tuning(blocks=5, staged=True, stages=stages)
+    for parts in (4, 7):
+        tuning = Tuning(blocks=5, staged=True, parts=parts)
         cases.append(launch("split", "softmax", Layout((5, 70001)), algorithm="split", tuning=tuning))
     cases.append(launch("stream", "softmax", Layout((5, 70001)), algorithm="stream"))
     return cases + gradients()

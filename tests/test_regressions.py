@@ -150,6 +150,29 @@ def test_c5_a_lazily_negated_tensor():
     torch.testing.assert_close(onepass.softmax(x.resolve_neg()), torch.softmax(x, -1))
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[3],
+        lambda x: x[3:4],
+        lambda x: x[:, 2],
+        lambda x: x[3:4, 2:3],
+        lambda x: x[1, 1],
+        lambda x: x.contiguous(),
+        lambda x: x.clone(),
+        lambda x: x.T,
+    ],
+    ids=["a row", "one row", "a column", "one element", "a number", "contiguous", "a copy", "transposed"],
+)
+def test_c5_parts_of_a_lazily_negated_tensor(view):
+    """Some of them are as contiguous as any tensor: only where they begin tells."""
+    z = torch.complex(*torch.randn(2, 6, 5, dtype=torch.float64))
+    x = view(z.conj().imag)
+    for op in ("softmax", "logsumexp"):
+        expected = getattr(torch, op)(x.clone().resolve_neg(), -1 if x.ndim else 0)
+        np.testing.assert_allclose(getattr(onepass, op)(x).numpy(), expected.numpy(), rtol=1e-14)
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_c10_c11_rows_without_a_softmax(dtype, kind):

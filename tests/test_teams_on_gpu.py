@@ -153,8 +153,8 @@ def test_any_number_of_blocks(torch, algorithm):
         (512, 13, None),
         (256, 4, True),
     ):
-        for stages in (1, 2) if staged else (None,):
-            tuning = Tuning(threads=threads, blocks=blocks, staged=staged, stages=stages)
+        for parts in (5, 7) if staged else (None,):
+            tuning = Tuning(threads=threads, blocks=blocks, staged=staged, parts=parts)
             run = prepare("softmax", x, algorithm=algorithm, tuning=tuning)
             assert run.plan.team == blocks
             assert max_ulp(to_host(run(x)), expected) <= LIMITS["softmax", "float32"], tuning

@@ -104,11 +104,11 @@ class Tuning:
     lanes: int | None = None  # per row, warp
     threads: int | None = None
     padded: bool | None = None  # True also where a row fills its packs, warp and block
-    resident: int | None = None  # blocks that a multiprocessor must have room for; block, block_uncached of a gradient
+    resident: int | None = None  # blocks that a multiprocessor must have room for; split, block, block_uncached
     kept: int | None = None  # packs of a row that wait in shared memory, block_uncached of a gradient
     staged: bool | None = None  # strided: False reads twice; split: True waits in shared memory, False in registers
     blocks: int | None = None  # per row, split and stream
-    stages: int | None = None  # slices that split has shared memory for
+    parts: int | None = None  # of a slice of split that waits in shared memory
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ class CudaPlan:
             return f"{self.algorithm}: {tile}{blocks}, {access} each{alignment}, {self._wait}"
         if self.team:
             many = f"{self.team} block{'s' * (self.team != 1)} of {self.threads}"
-            held = f"{shape['packs']} x {access} each" if shape["packs"] else f"{access} each"
+            packs = int(shape["packs"]) * max(1, int(shape["parts"]))
+            held = f"{packs} x {access} each" if packs else f"{access} each"
             return f"{self.algorithm}: {many} per row, {held}{alignment}, {self._wait}"
         lanes = int(shape.get("lanes", self.threads))
         unit = f"{lanes} lane{'s' * (lanes != 1)}" if self.algorithm == "warp" else f"a block of {lanes}"

@@ -17,13 +17,18 @@ from .thresholds import (
     LOOP_THREADS,
     MANY_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
+    MOST_HELD_LOGSUMEXP,
     NARROW_LENGTH,
+    ONLINE_PACKS,
+    ONLINE_THREADS,
+    ONLINE_THREADS_PER_MULTIPROCESSOR,
     PACKS_IN_FLIGHT,
     SEED_THREADS,
     WARP_REDUCE_PACKS,
     WARP_REGISTERS,
     WARP_THREADS,
     ceil_power,
+    floor_power,
 )
 
 __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "make_cuda_plan"]
@@ -157,11 +162,14 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     # Of blocks that hold a row in 32 registers a thread, one is resident, with nothing to do while it waits: of
     # block_smem several may be. Measured on an H100, 16384 rows of 32768 bfloat16: 1.06x. Of 16-bit elements also where
     # 16 registers do: on an H200, 49152 rows of 16384 float16, 1.10x.
-    several_fit = problem.op != "logsumexp" and _rows_in_shared_memory(choice, smem_bytes) >= 2
+    several_fit = _rows_in_shared_memory(choice, smem_bytes) >= 2
     short = choice.x_size == 2 and choice.registers_per_element == 1
     chosen = choice.algorithm
     if chosen is None:
-        if packs <= 32 * warp_packs:
+        if problem.op == "logsumexp" and packs * pack * choice.x_size > MOST_HELD_LOGSUMEXP[choice.x_size]:
+            chosen = "online"
+            choice.why.append("a running maximum and sum need the row once, wherever it waits")
+        elif packs <= 32 * warp_packs:
             chosen = "warp"
             choice.why.append(f"a row of {problem.length} fits the registers of a warp: {limit} per lane")
         elif packs <= most_threads * block_packs // (4 if short else 2) or (
@@ -169,9 +177,6 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         ):
             chosen = "block"
             choice.why.append(f"a row of {problem.length} fits the registers of a block")
-        elif problem.op == "logsumexp":
-            chosen = "online"
-            choice.why.append("a running maximum and sum need the row once, wherever it waits")
         elif fits_smem:
             chosen = "block_smem"
             choice.why.append(
@@ -286,6 +291,8 @@ def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_b
         choice.why[:] = ["the textbook's kernel, to compare with: element by element, three reads"]
     if choice.problem.op == "logsumexp" and algorithm != "block_smem":
         reads -= 1
+    if choice.problem.op == "logsumexp" and algorithm == "online":
+        threads = _online_threads(choice, choice.problem.length // pack)
     threads = choice.tuning.threads or threads
     shape: dict[str, int | str | bool] = {
         "axes": len(choice.kept_axes),
@@ -307,6 +314,15 @@ def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_b
         axes=choice.kept_axes,
         reads=reads,
     )
+
+
+def _online_threads(choice: Choice, packs: int) -> int:
+    """Threads for a row that is read once."""
+    room = choice.device.multiprocessors * ONLINE_THREADS_PER_MULTIPROCESSOR
+    wanted, least = ONLINE_THREADS, ONLINE_PACKS
+    if choice.problem.rows * ONLINE_THREADS < 2 * room:  # no block waits for its turn
+        wanted, least = min(LONE_THREADS, floor_power(room // max(1, choice.problem.rows))), ONLINE_PACKS // 2
+    return max(32, min(wanted, floor_power(packs // least)))
 
 
 # ---- sum, mean, amax, amin of rows that lie side by side ----

@@ -5,19 +5,24 @@ from __future__ import annotations
 from ..problem import ITEMSIZE
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Team, build
 from .thresholds import (
+    ALONE_ROWS_PER_MULTIPROCESSOR,
     FEW_REDUCED_PACKS,
     FEW_REDUCED_PER_THREAD,
     FEW_ROWS_PACKS,
     FEW_ROWS_SHARE,
+    HELD_WAVES,
+    LONE_THREADS,
     LONG_SPLIT_THREADS,
+    LONG_STAGED_BLOCKS,
+    LONG_STAGED_PACKS,
     MOST_BLOCK_REGISTERS,
     ONLINE_COST,
+    PART_BYTES,
     SPLIT_COST,
     SPLIT_REGISTERS,
     SPLIT_THREADS,
     SPLIT_THREADS_PER_MULTIPROCESSOR,
     STAGED_BLOCKS,
-    STAGED_PACKS,
     STREAM_COST,
     ceil_div,
 )
@@ -59,7 +64,8 @@ def shares_pay(choice: Choice, pack: int, alignment: str) -> str | None:
     if alone_fits:
         choice.why.append(f"a multiprocessor holds one row of {row_bytes} bytes, and would wait: blocks share rows")
         return "split"
-    teams = min(device.multiprocessors // _fewest_staged(choice, pack, alignment, packs, 1), problem.rows)
+    fewest = ceil_div(packs, SPLIT_THREADS * _most_packs(choice, pack, SPLIT_THREADS, 1))
+    teams = min(device.multiprocessors // fewest, problem.rows)
     costs = {"stream": STREAM_COST}
     if teams:
         costs["split"] = next(cost for at_least, cost in SPLIT_COST if teams >= at_least)
@@ -80,11 +86,15 @@ def _room(choice: Choice, resident: int) -> int:
     return min(device.shared_per_multiprocessor // resident, device.shared_per_block) - 2 * BLOCK_SCRATCH
 
 
-def _fewest_staged(choice: Choice, pack: int, alignment: str, packs: int, resident: int) -> int:
-    """Blocks whose shared memory holds a row, if so many are on a multiprocessor."""
-    edge_packs = 2 * (alignment != "whole")
-    stages = choice.tuning.stages or 1
-    return ceil_div(packs, _room(choice, resident) // (stages * pack * choice.kept_size) - edge_packs)
+def _most_packs(choice: Choice, pack: int, threads: int, resident: int) -> int:
+    """Packs of a row that a thread has in shared memory, if so many blocks are on a multiprocessor: whole parts."""
+    packs = _room(choice, resident) // (threads * pack * choice.kept_size)
+    part = _part_packs(choice, pack)
+    return max(1, packs - packs % part if packs > part else packs)
+
+
+def _part_packs(choice: Choice, pack: int) -> int:
+    return max(1, PART_BYTES // (pack * choice.kept_size))
 
 
 def _plan_held(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
@@ -102,38 +112,62 @@ def _plan_held(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
     at_once = resident * device.multiprocessors
     staged = tuning.staged
     if staged is None:
-        waves = choice.problem.rows * blocks > at_once
-        staged = per_thread > most or blocks > at_once or (waves and (size == 2 or packs >= STAGED_PACKS))
+        waves = choice.problem.rows * blocks / at_once
+        pays = waves > 1 if size == 2 else waves > HELD_WAVES and (alignment == "whole" or _alone(choice, pack, packs))
+        staged = per_thread > most or blocks > at_once or pays
     if staged:
         return _plan_staged(choice, pack, alignment, packs)
     if per_thread > most or blocks > at_once:
         raise choice.refuse(f"a row of {packs * pack * size} bytes does not fit the registers of {blocks} blocks")
     choice.why.append(f"{blocks} blocks of {threads} threads hold it in {per_thread} packs each: read once")
-    return _build(choice, "split", "split", pack, alignment, threads, resident, per_thread, 1, 0, blocks, packs, 1)
+    return _build(choice, "split", "split", pack, alignment, threads, resident, (per_thread, 0), 0, blocks, packs, 1)
+
+
+def _alone(choice: Choice, pack: int, packs: int) -> bool:
+    """Whether a block has a whole row in the shared memory of its multiprocessor, and that pays."""
+    row_bytes = ceil_div(packs, LONE_THREADS) * LONE_THREADS * pack * choice.kept_size
+    enough = choice.problem.rows >= ALONE_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return enough and choice.registers_per_element == 1 and row_bytes <= _room(choice, 1)
 
 
 def _plan_staged(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
-    tuning, device, size = choice.tuning, choice.device, choice.kept_size
-    threads, wanted = STAGED_BLOCKS[size]
+    tuning, device = choice.tuning, choice.device
+    size = choice.kept_size
+    alone = _alone(choice, pack, packs)
+    blocks_of = LONG_STAGED_BLOCKS if packs > LONG_STAGED_PACKS else STAGED_BLOCKS
+    threads, wanted = (LONE_THREADS, 1) if alone else blocks_of[size]
     threads = tuning.threads or threads
-    resident = wanted
-    while resident > 1 and _fewest_staged(choice, pack, alignment, packs, resident) > resident * device.multiprocessors:
+    resident = tuning.resident or wanted
+
+    def fewest_blocks() -> int:
+        return 1 if alone else ceil_div(packs, threads * _most_packs(choice, pack, threads, resident))
+
+    fewest = fewest_blocks()
+    two_parts = 2 * _part_packs(choice, pack)  # fewer, and nothing of a slice comes while another part is looked at
+    while resident > 1 and (
+        fewest > resident * device.multiprocessors or _most_packs(choice, pack, threads, resident) < two_parts
+    ):
         resident -= 1
+        fewest = fewest_blocks()
     at_once = resident * device.multiprocessors
     blocks = tuning.blocks
     if blocks is None:
-        fewest = _fewest_staged(choice, pack, alignment, packs, resident)
         teams = max(1, min(choice.problem.rows, at_once // fewest))
         blocks = max(fewest, min(at_once // teams, ceil_div(packs, threads)))  # what is left over is shared out
-    stages = tuning.stages or 1
-    kept_bytes = stages * (ceil_div(packs, blocks) + 2 * (alignment != "whole")) * pack * size
+    slice_packs = ceil_div(packs, blocks)
+    per_slice = ceil_div(slice_packs, threads)
+    parts = tuning.parts or ceil_div(per_slice, _part_packs(choice, pack))
+    per_thread = ceil_div(per_slice, parts)
+    kept_bytes = per_slice * threads * pack * size
     fit = device.shared_per_multiprocessor // (kept_bytes + 2 * BLOCK_SCRATCH)
     registers = max(1, device.max_threads // (2 * choice.registers_per_element) // threads)
     if kept_bytes > _room(choice, 1) or blocks > min(fit, registers) * device.multiprocessors:
         raise choice.refuse(f"a row of {packs * pack * size} bytes does not fit the shared memory of the GPU")
-    choice.why.append(f"{blocks} blocks hold it in {kept_bytes} bytes of shared memory each: read once")
+    choice.why.append(f"{blocks} blocks hold it in {kept_bytes} bytes of shared memory each, {parts} parts: read once")
     resident = min(fit, registers)
-    return _build(choice, "split", "split", pack, alignment, threads, resident, 0, stages, kept_bytes, blocks, packs, 1)
+    return _build(
+        choice, "split", "split", pack, alignment, threads, resident, (per_thread, parts), kept_bytes, blocks, packs, 1
+    )
 
 
 def _plan_walk(choice: Choice, algorithm: str, pack: int, alignment: str, packs: int) -> CudaPlan:
@@ -155,7 +189,7 @@ def _plan_walk(choice: Choice, algorithm: str, pack: int, alignment: str, packs:
         f"{blocks} blocks of {threads} threads share it; it waits nowhere: read {('once', 'twice')[reads - 1]}"
     )
     function = "split_reduce" if problem.op in REDUCTIONS else "stream"
-    return _build(choice, algorithm, function, pack, alignment, threads, resident, 0, 1, 0, blocks, packs, reads)
+    return _build(choice, algorithm, function, pack, alignment, threads, resident, (0, 0), 0, blocks, packs, reads)
 
 
 def _resident(choice: Choice, threads: int, held: int) -> int:
@@ -175,8 +209,7 @@ def _build(
     alignment: str,
     threads: int,
     resident: int,
-    per_thread: int,
-    stages: int,
+    held: tuple[int, int],
     shared_bytes: int,
     blocks: int,
     packs: int,
@@ -186,8 +219,8 @@ def _build(
         "axes": len(choice.kept_axes),
         "threads": threads,
         "resident": resident,
-        "packs": per_thread,
-        "stages": stages,
+        "packs": held[0],
+        "parts": held[1],
         "slots": ceil_div(blocks, threads),
         "pack": pack,
         "alignment": alignment,

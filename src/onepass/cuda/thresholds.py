@@ -42,6 +42,15 @@ LOOP_THREADS = 512
 # float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time,
 # 1.18x, but 0.72x to 0.74x where several fit; strided tiles, 2x128256x16 float32, 2.3x over 256.
 LONE_THREADS = 1024
+# Rows of more bytes than that, by bytes of an element, that are read once and not written are walked with a running
+# maximum, not held. Measured on an H200, logarithms of sums by blocks of the threads that follow, against a block that
+# holds the row: 32768x8192 bfloat16 1.09x, 4096x32768 1.6x, 8192x16384 float32 1.08x, 8192x8192 0.94x.
+MOST_HELD_LOGSUMEXP = {2: 8 << 10, 4: 32 << 10, 8: 128 << 10}
+# Threads for such a row: 8192x50257 bfloat16 1.31x over 512, 4096x128256 1.02x, and of fewer rows as many as leave no
+# block waiting for its turn: 2048x16384 float32 1.25x with 64 over 128, 512x128256 bfloat16 1.17x with 256 over 512.
+ONLINE_THREADS = 128
+ONLINE_PACKS = 16  # per thread, at least: 32768x8192 bfloat16 1.07x over 8
+ONLINE_THREADS_PER_MULTIPROCESSOR = 1536
 SEED_THREADS = 256  # the textbook kernel's
 # Bytes across a tile of a strided problem, widest first; 32 is what memory fetches at least.
 TILE_BYTES = (128, 64, 32)
@@ -64,12 +73,23 @@ LONG_SPLIT_THREADS = 512
 # Rows are spread over that many threads before these hold more than two packs each: 1x128256 float32 8.1 (63 blocks of
 # 2 packs), 8x128256 10.3 (32 of 4); 16 blocks each 9.0 and 10.5, one pack each 8.2 and 11.0.
 SPLIT_THREADS_PER_MULTIPROCESSOR = 512
-# Rows of more packs than that, more than are at work at once, wait in shared memory: 128x524288 float32 175.6 against
-# 180.5 in registers, 128x2097152 771 against 814; 128x262144 no longer.
-STAGED_PACKS = 1 << 17
-# Threads of such blocks, and how many on a multiprocessor, by bytes of an element: 32768x65536 bfloat16 2454 to 2497
-# with 2 or 3 of 256 or 128 threads, 2588 with 2 of 512; 128x524288 float32 175.6 with 2 of 512, 188 with 2 or 3 of 256.
-STAGED_BLOCKS = {2: (256, 3), 4: (512, 2), 8: (512, 1)}
+# Slices wait in registers unless that makes more launches' worth of blocks than this: 128x65536 float32, 2, 27.1
+# against 28.6 in shared memory; 128x131072, 4, 47.1 against 43.2, 4096x65536 625 against 577. Those of rows that do not
+# start on pack boundaries stay there: 4096x50257 481 against 496. 16-bit ones never do then.
+HELD_WAVES = 3
+# Threads of blocks whose slices wait in shared memory, and how many on a multiprocessor, by bytes of an element:
+# 4096x65536 float32 577 with 3 of 256, 591 with 1 of 1024; 8192x262144 bfloat16 2447 against 2524.
+STAGED_BLOCKS = {2: (256, 3), 4: (256, 3), 8: (512, 1)}
+# The same of rows of more packs than that: 128x262144 float32 86.3 with 2 of 512, 87.4 with 3 of 256, 128x524288 162.2
+# against 167.4; 128x131072 46.9 against 43.2. Slices are whole parts: 128x524288 166.2 with 22 blocks, whose threads
+# have 12 packs, 173.2 with 20, whose threads have 13.
+LONG_STAGED_PACKS = 1 << 15
+LONG_STAGED_BLOCKS = {2: (256, 3), 4: (512, 2), 8: (512, 1)}
+# A row that one block holds has it alone, if there are so many for a multiprocessor: 32768x65536 bfloat16 2213 against
+# 2375 by two blocks, 8192x40000 float32 681 against 704, 4096x50257 479 against 481, but 512x50257 76.5 against 67.4.
+ALONE_ROWS_PER_MULTIPROCESSOR = 8
+# Bytes that a thread works on at a time of such a slice: the 64 registers that 1024 threads have each hold no more.
+PART_BYTES = 64
 # Rows that one block could hold are shared if they are at most one for so many multiprocessors, and longer than so many
 # packs: 32x32768 float32 10.2 against 11.5 by blocks, 66x32768 11.9 against 12.3; 16x16384 8.0 against 7.9.
 FEW_ROWS_SHARE = 2

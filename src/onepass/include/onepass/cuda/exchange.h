@@ -183,15 +183,18 @@ class Exchange {
             if (warp == 0) {
                 const State of_warps[1] = {lane < kWarps ? scratch_.of_warp[lane] : identity};
                 const State of_block = merge(of_warps);
-                if (lane == 0) memory_.publish(of_block);
+                if (lane == 0 && memory_.blocks > 1) memory_.publish(of_block);
+                if (lane == 0 && memory_.blocks == 1) scratch_.of_team[0] = of_block;
             }
-            State collected[kSlots][1];
-            memory_.collect(static_cast<int>(threadIdx.x), kThreads, 0, identity, collected);
-            State states[kSlots];
+            if (memory_.blocks > 1) {
+                State collected[kSlots][1];
+                memory_.collect(static_cast<int>(threadIdx.x), kThreads, 0, identity, collected);
+                State states[kSlots];
 #pragma unroll
-            for (int s = 0; s < kSlots; ++s) states[s] = collected[s][0];
-            const State of_team = merge(states);
-            if (lane == 0) scratch_.of_team[warp] = of_team;
+                for (int s = 0; s < kSlots; ++s) states[s] = collected[s][0];
+                const State of_team = merge(states);
+                if (lane == 0) scratch_.of_team[warp] = of_team;
+            }
         }
         __syncthreads();
         if (kWarps == 1 || warps == 1) return scratch_.of_team[0];

@@ -144,4 +144,18 @@ __device__ __forceinline__ Anchor<V, true> anchor_at(typename ExpTable<V>::Compu
     return {shift, m - Table::kFloor, (Table::kRound + C(Table::kExponentBias + Table::kBias)) - k};
 }
 
+// What brings exponentials relative to one anchor to another, if that is a power of two and a normal number; else 0.
+template <class V>
+__device__ __forceinline__ typename ExpTable<V>::Compute power_between(const Anchor<V, true>& from,
+                                                                       const Anchor<V, true>& to) {
+    using Table = ExpTable<V>;
+    using C = typename Table::Compute;
+    using Limits = ExpTable<C>;
+    const C n = static_cast<C>(to.magic) - static_cast<C>(from.magic);
+    if (static_cast<C>(from.shift) != C(0) || static_cast<C>(to.shift) != C(0)) return C(0);
+    if (!(fabs(n) < C(Limits::kExponentBias))) return C(0);
+    const auto exponent = static_cast<typename Limits::Bits>(static_cast<int>(n) + Limits::kExponentBias);
+    return __builtin_bit_cast(C, exponent << Limits::kMantissaBits);
+}
+
 }  // namespace onepass::cuda

@@ -1,15 +1,14 @@
 // A row is handled by several blocks, all of them at work at once: few rows keep the whole GPU busy, and a row may be
 // as long as all memory on the chip.
 //
-// `split`: each block's slice waits in its registers or in its shared memory; x is read once, y written once. While a
-// block waits for what the others of its team have found, other blocks of the same multiprocessor, which have other
-// rows, load and store, and its own next slice is on its way to shared memory. `stream`: the slice waits nowhere; x is
-// read a second time, backwards, to write the result. `split_reduce`: sum, mean, amax and amin.
+// `split`: each block's slice waits in its registers, or in its shared memory, where the parts of its next slice arrive
+// as soon as there is room; x is read once, y written once. `stream`: the slice waits nowhere; x is read a second time,
+// backwards, to write the result. `split_reduce`: sum, mean, amax and amin.
 #pragma once
 
 #include "online.h"
+#include "parts.h"
 #include "row_reduce.h"
-#include "slice.h"
 
 namespace onepass::cuda {
 
@@ -17,8 +16,8 @@ struct Split {
     int axes;      // kept axes of the job
     int threads;   // of a block
     int resident;  // blocks that a multiprocessor must have room for
-    int packs;     // that a thread holds of a slice in registers; 0: it waits in shared memory
-    int stages;    // slices that there is shared memory for: one, or the next one too
+    int packs;     // that a thread has of a slice, or of a part of it
+    int parts;     // of a slice that waits in shared memory; 0: it waits in registers, or nowhere
     int slots;     // states of other blocks that a thread looks after
     int pack;      // elements per access
     Alignment alignment;
@@ -57,29 +56,53 @@ struct MergeTotals {
 
     static __device__ __forceinline__ C to_row(C part_max, const Exponential<V>& row) {
         if (part_max == -kInfinity<C>) return C(0);
-        return row(part_max) / exponential_of_part(part_max)(part_max);
+        const auto part = exponential_of_part(part_max);
+        if constexpr (!Op::kExact) {
+            const C power = power_between(part.anchor, row.anchor);
+            if (power != C(0)) return power;
+        }
+        return row(part_max) / part(part_max);
+    }
+
+    // The total of states, relative to `max`, which is that of all of them at least.
+    template <int kStates>
+    static __device__ __forceinline__ State relative_to(C max, const Exponential<V>& row,
+                                                        const State (&states)[kStates]) {
+        State total = identity();
+        total.max = max;
+#pragma unroll
+        for (const State& state : states) {
+            const C factor = to_row(state.max, row);
+            if constexpr (Op::kExact) {
+                Sum<C> sum = state.sum;
+                sum.scale(factor);
+                total.sum.merge(sum);
+            } else {
+                total.sum += state.sum * factor;
+            }
+        }
+        return total;
+    }
+
+    template <int kStates>
+    static __device__ __forceinline__ C max_of(const State (&states)[kStates]) {
+        C max = states[0].max;
+#pragma unroll
+        for (int s = 1; s < kStates; ++s) max = Max()(max, states[s].max);
+        return max;
+    }
+
+    // Of the parts that one thread has.
+    template <int kParts>
+    static __device__ __forceinline__ State of_parts(const State (&parts)[kParts]) {
+        const C max = max_of(parts);
+        return relative_to(max, exponential_of_part(max), parts);
     }
 
     template <int kSlots>
     __device__ __forceinline__ State operator()(const State (&states)[kSlots]) const {
-        C max = states[0].max;
-#pragma unroll
-        for (int s = 1; s < kSlots; ++s) max = Max()(max, states[s].max);
-        max = all_reduce_lanes<kWarpLanes>(max, Max());
-        const auto row = exponential_of<Op, V, kMasked>(max);
-        State total = identity();
-#pragma unroll
-        for (int s = 0; s < kSlots; ++s) {
-            const C factor = to_row(states[s].max, row);
-            if constexpr (Op::kExact) {
-                Sum<C> sum = states[s].sum;
-                sum.scale(factor);
-                total.sum.merge(sum);
-            } else {
-                total.sum += states[s].sum * factor;
-            }
-        }
-        total.max = max;
+        const C max = all_reduce_lanes<kWarpLanes>(max_of(states), Max());
+        State total = relative_to(max, exponential_of<Op, V, kMasked>(max), states);
         if constexpr (Op::kExact)
             total.sum = all_reduce_lanes<kWarpLanes>(total.sum, Merge());
         else
@@ -113,10 +136,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using C = typename Rows::C;
     using Kept = choose<kSame<Load, Direct>, In, C>;
     using Totals = MergeTotals<Op, typename Rows::V, Rows::kMasked>;
-    using Others = Exchange<typename Totals::State, kShape.threads, kShape.slots>;
-    using Held = HeldSlice<Kept, C, kShape.threads, (kShape.packs > 0 ? kShape.packs : 1), typename Rows::RowCut>;
-    using Staged = StagedSlice<Kept, C, kShape.threads, typename Rows::RowCut>;
-    // The exponentials wait in the row's place, each thread's relative to the maximum of its own elements.
+    using State = typename Totals::State;
+    using Others = Exchange<State, kShape.threads, kShape.slots>;
+    // The exponentials wait in the row's place, each thread's relative to the maximum of its own elements of a part.
     constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
@@ -125,68 +147,95 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     unsigned leaving = 0;
 
     const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
-    const auto run = [&](int64 r, auto& waiting, const auto& write_all) {
+    // Of the elements that for_all visits; kKeep: the exponentials take their place.
+    const auto part_of = [](const auto& for_all) {
         C max = -kInfinity<C>;
-        waiting.for_all([&](auto& values) {
+        for_all([&](auto& values) {
 #pragma unroll
             for (C x : values) max = Max()(max, x);
         });
         const auto own = Totals::exponential_of_part(max);
         auto sum = Sum<C>::identity();
-        waiting.template for_all<kKeep>([&](auto& values) {
+        for_all([&](auto& values) {
 #pragma unroll
             for (C& x : values) x = own(x);
             sum.add(sum_of(values));
         });
-        const auto total = exchange(Totals::pack(max, sum), Totals::identity(), Totals());
+        return Totals::pack(max, sum);
+    };
+    const auto total_of = [&](int64 r, const State& mine) {
+        const State total = exchange(mine, Totals::identity(), Totals());
         if (r + place.teams >= job.rows) leaving = exchange.leave();
-        const auto row = Rows::exponential_of(total.max);
-        const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
+        return total;
+    };
+    // From what waits to what is written, of a part with that maximum.
+    const auto finish = [](const auto& result, const auto& row, C max, const auto& write) {
         if constexpr (kKeep) {
             const C to_row = Totals::to_row(max, row);
-            write_all([&](C e) { return result.normalize(e * to_row); });
+            write([&](C e) { return result.normalize(e * to_row); });
         } else {
-            write_all(result);
+            write(result);
         }
     };
 
-    if constexpr (kShape.packs > 0) {
+    if constexpr (kShape.parts == 0) {
         for (int64 r = place.team; r < job.rows; r += place.teams) {
             const auto slice = slice_of(r);
-            Held held;
+            HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut> held;
             held.load(slice.reader, slice.cut, threadIdx.x);
-            run(r, held, [&](const auto& result) {
+            const State mine = part_of([&](const auto& visit) { held.template for_all<kKeep>(visit); });
+            const State total = total_of(r, mine);
+            const auto row = Rows::exponential_of(total.max);
+            const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
+            finish(result, row, mine.max, [&](const auto& to_result) {
                 held.for_present(slice.cut, threadIdx.x, [&](int64 column, auto& values) {
-                    write_results(slice.writer, column, values, result);
+                    write_results(slice.writer, column, values, to_result);
                 });
             });
         }
     } else {
-        const int stage_bytes = static_cast<int>(job.slice + Staged::Row::kEdgeRoom / kShape.pack) * kShape.pack *
-                                static_cast<int>(sizeof(Kept));
-        const auto bring = [&](int64 r, int stage) {
-            if (r < job.rows) {
-                const auto slice = slice_of(r);
-                Staged(memory + stage * stage_bytes, slice.cut).bring(slice);
-            }
+        using Parts = PartedSlice<Kept, C, kShape.threads, kShape.packs, kShape.parts, typename Rows::RowCut>;
+        const Parts waiting(memory);
+        const auto bring = [&](auto constant, bool more, const auto& slice) {
+            if (more) waiting.template bring<decltype(constant)::value>(slice);
             ptx::end_group();
         };
-        int stage = 0;
-        if constexpr (kShape.stages > 1) bring(place.team, 0);
+        auto slice = slice_of(place.team);
+        for_constants<kShape.parts>([&](auto part) { bring(part, true, slice); });
         for (int64 r = place.team; r < job.rows; r += place.teams) {
-            if constexpr (kShape.stages > 1) {
-                bring(r + place.teams, stage ^ 1);
-            } else {
-                bring(r, 0);
-            }
-            ptx::wait_for_copies<kShape.stages - 1>();
-            const auto slice = slice_of(r);
-            const Staged staged(memory + stage * stage_bytes, slice.cut);
-            run(r, staged, [&](const auto& result) {
-                staged.for_present(
-                    [&](int64 column, auto& values) { write_results(slice.writer, column, values, result); });
+            auto edges = waiting.edges_of(slice);
+            State parts[kShape.parts];
+            for_constants<kShape.parts>([&](auto constant) {
+                constexpr int part = decltype(constant)::value;
+                ptx::wait_for_copies<kShape.parts - 1 - part>();
+                auto values = waiting.template load<part>(slice.cut);
+                parts[part] = part_of([&](const auto& visit) {
+                    for (auto& pack : values.packs) visit(pack);
+                    if constexpr (part == kShape.parts - 1 && Parts::kEdges > 0) {
+                        auto as_read = edges;
+                        visit(as_read.at);
+                        if constexpr (kKeep) edges = as_read;
+                    }
+                });
+                if constexpr (kKeep) waiting.template keep<part>(values, slice.cut);
             });
-            if constexpr (kShape.stages > 1) stage ^= 1;
+            const State total = total_of(r, Totals::of_parts(parts));
+            const auto row = Rows::exponential_of(total.max);
+            const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
+            const bool more = r + place.teams < job.rows;
+            const auto next = more ? slice_of(r + place.teams) : slice;
+            for_constants<kShape.parts>([&](auto constant) {
+                constexpr int part = decltype(constant)::value;
+                finish(result, row, parts[part].max, [&](const auto& to_result) {
+                    const auto write = [&](int64 column, auto& values) {
+                        write_results(slice.writer, column, values, to_result);
+                    };
+                    waiting.template for_present<part>(slice.cut, write);
+                    if constexpr (part == kShape.parts - 1) waiting.for_present(edges, slice.cut, write);
+                });
+                bring(constant, more, next);
+            });
+            slice = next;
         }
     }
     exchange.left(leaving, exchanges_of(job.rows, place));

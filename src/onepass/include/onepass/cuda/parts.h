@@ -1,0 +1,169 @@
+// A slice that waits in shared memory, part by part: each is looked at when it has come, while those after it are on
+// their way, and as soon as one has been written out the same part of the next slice is asked for in its place.
+//
+// A thread reads only what it has itself asked for, so there is no barrier: every place belongs to one thread, for
+// every row, however the row is cut.
+#pragma once
+
+#include "slice.h"
+
+namespace onepass::cuda {
+
+template <int kValue>
+struct Constant {
+    static constexpr int value = kValue;
+};
+
+// Calls f(Constant<0>()), f(Constant<1>()), ...: for what has to be known at compile time.
+template <int kCount, int kFirst = 0, class F>
+__device__ __forceinline__ void for_constants(F&& f) {
+    if constexpr (kFirst < kCount) {
+        f(Constant<kFirst>());
+        for_constants<kCount, kFirst + 1>(f);
+    }
+}
+
+// A part is kPacks packs of each of kThreads threads.
+template <class Kept, class C, int kThreads, int kPacks, int kParts, class RowCut>
+class PartedSlice {
+   public:
+    static constexpr int N = RowCut::kPack;
+    static constexpr int kEdges = (RowCut::kMostEdges + kThreads - 1) / kThreads;
+
+    // This thread's packs of a part, and its edges of a slice: these wait in registers.
+    struct Values {
+        C packs[kPacks][N];
+    };
+    struct Edges {
+        C at[kEdges > 0 ? kEdges : 1];
+    };
+
+    __device__ __forceinline__ explicit PartedSlice(unsigned char* memory)
+        : kept_(reinterpret_cast<Kept*>(memory) + static_cast<int>(threadIdx.x) * N) {}
+
+    // Begins to bring a part, or brings it, where a functor or a conversion by element is in the way.
+    // `ptx::wait_for_copies` says when it is there.
+    template <int kPart, class Slice>
+    __device__ __forceinline__ void bring(const Slice& slice) const {
+        const Mine mine(slice.cut);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            const int number = kPart * kPacks + k;
+            if (mine.has(number)) bring(slice.reader, mine.column(number), place(number));
+        }
+    }
+
+    // Packs that are not there hold -inf, which changes neither a maximum nor a sum of exponentials.
+    template <int kPart>
+    __device__ __forceinline__ Values load(const RowCut& cut) const {
+        const Mine mine(cut);
+        Values values;
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (mine.has(kPart * kPacks + k)) {
+                load(kPart * kPacks + k, values.packs[k]);
+            } else {
+#pragma unroll
+                for (C& x : values.packs[k]) x = -kInfinity<C>;
+            }
+        }
+        return values;
+    }
+
+    // There is room for the packs that a slice has, not for whole parts.
+    template <int kPart>
+    __device__ __forceinline__ void keep(const Values& values, const RowCut& cut) const {
+        const Mine mine(cut);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (mine.has(kPart * kPacks + k)) keep(values.packs[k], place(kPart * kPacks + k));
+        }
+    }
+
+    // Calls visit(column, values) for the packs that are there.
+    template <int kPart, class Visit>
+    __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
+        const Mine mine(cut);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (mine.has(kPart * kPacks + k)) {
+                C values[N];
+                load(kPart * kPacks + k, values);
+                visit(mine.column(kPart * kPacks + k), values);
+            }
+        }
+    }
+
+    template <class Slice>
+    static __device__ __forceinline__ Edges edges_of(const Slice& slice) {
+        Edges edges{};
+#pragma unroll
+        for (int k = 0; k < kEdges; ++k) {
+            const int edge = k * kThreads + static_cast<int>(threadIdx.x);
+            edges.at[k] = edge < slice.cut.edges() ? slice.reader.one(slice.cut.edge_column(edge)) : -kInfinity<C>;
+        }
+        return edges;
+    }
+
+    template <class Visit>
+    static __device__ __forceinline__ void for_present(Edges& edges, const RowCut& cut, Visit&& visit) {
+#pragma unroll
+        for (int k = 0; k < kEdges; ++k) {
+            const int edge = k * kThreads + static_cast<int>(threadIdx.x);
+            C value[1] = {edges.at[k]};
+            if (edge < cut.edges()) visit(cut.edge_column(edge), value);
+        }
+    }
+
+   private:
+    static constexpr int kBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
+
+    // This thread's packs of a slice, by their number among them. What depends on the thread is computed once: the rest
+    // of an address is a constant of the instruction.
+    struct Mine {
+        int64 first;  // column
+        int left;     // packs of the slice from the first on
+
+        __device__ __forceinline__ explicit Mine(const RowCut& cut)
+            : first(cut.pack_column(threadIdx.x)), left(static_cast<int>(cut.packs) - static_cast<int>(threadIdx.x)) {}
+
+        __device__ __forceinline__ bool has(int number) const { return number * kThreads < left; }
+        __device__ __forceinline__ int64 column(int number) const { return first + number * (kThreads * N); }
+    };
+
+    __device__ __forceinline__ Kept* place(int number) const { return kept_ + number * (kThreads * N); }
+
+    __device__ __forceinline__ void load(int number, C (&values)[N]) const {
+        const auto from = load_shared<N>(place(number));
+#pragma unroll
+        for (int i = 0; i < N; ++i) values[i] = widen<C>(from.at[i]);
+    }
+
+    template <class In, class Load, bool kWide>
+    __device__ __forceinline__ void bring(const From<Reader<In, C, Load, kWide>>& reader, int64 column,
+                                          Kept* to) const {
+        if constexpr (kWide && kSame<Load, Direct> && kBytes >= 4) {
+            const auto* const from = reinterpret_cast<const unsigned char*>(reader.whole.x + (reader.begin + column));
+#pragma unroll
+            for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kBytes) {
+                ptx::copy_async<kBytes>(reinterpret_cast<unsigned char*>(to) + i, from + i);
+            }
+        } else {
+            C values[N];
+            reader.pack(column, values);
+            keep(values, to);
+        }
+    }
+
+    // Exact: they have been widened from there, or Kept is C.
+    static __device__ __forceinline__ void keep(const C (&values)[N], Kept* to) {
+        typename Pack<Kept, N>::Elements elements;
+#pragma unroll
+        for (int i = 0; i < N; ++i) elements.at[i] = narrow<Kept>(values[i]);
+        store_shared<N>(to, elements);
+    }
+
+    Kept* const kept_;
+};
+
+}  // namespace onepass::cuda
