@@ -25,6 +25,10 @@ def launches():
         tuning = Tuning(threads=128, staged=staged)
         cases.append(launch("strided", "softmax", Layout((40, 150), 0), algorithm="strided", tuning=tuning))
         cases.append(launch("strided", "log_softmax", Layout((3, 40, 50), 1), algorithm="strided", tuning=tuning))
+    for op in ("softmax", "logsumexp"):
+        for stages in (None, 2):
+            tuning = Tuning(threads=128, across=8, stages=stages)
+            cases.append(launch("strided_held", op, Layout((40, 150), 0), algorithm="strided", tuning=tuning))
     for op in ("mean", "amin"):
         cases.append(launch("strided_reduce", op, Layout((40, 150), 0), algorithm="strided", tuning=_WARPS))
     return cases + _teams()

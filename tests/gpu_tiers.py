@@ -17,7 +17,7 @@ def launches():
             cases.append(launch(algorithm, "softmax", odd, dtype, algorithm=algorithm))
         cases.append(launch(algorithm, "logsumexp", Layout((37, length - 1)), algorithm=algorithm))
     for op in ("softmax", "log_softmax"):
-        for staged in (True, False):
+        for staged in (None, True, False):
             tuning = Tuning(staged=staged)
             cases.append(launch("strided", op, Layout((3, 300, 50), 1), algorithm="strided", tuning=tuning))
     for op, algorithm in (("sum", "warp"), ("sum", "block"), ("amax", "block")):

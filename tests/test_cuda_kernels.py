@@ -19,6 +19,20 @@ ROW_CASES = [(algorithm, op) for algorithm in LENGTHS for op in SOFTMAX_FAMILY]
 ROW_CASES += [(algorithm, op) for algorithm in ("warp", "block") for op in REDUCTIONS]
 STRIDED_CASES = [(op, staged) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for staged in (True, False)]
 STRIDED_CASES = [(op, staged) for op, staged in STRIDED_CASES if staged or op in ("softmax", "log_softmax")]
+STRIDED_CASES += [(op, None) for op in SOFTMAX_FAMILY]  # which waits in registers if it is short
+# Tiles in registers: how the lanes and the warps of a block share the columns.
+HELD = {
+    "one thread to a row": (Layout((3, 21, 50), 1), Tuning()),
+    "one thread to a row, two warps": (Layout((3, 9, 150), 1), Tuning(threads=64)),
+    "all lanes across, three warps": (Layout((3, 20, 100), 1), Tuning(across=32, threads=96)),
+    "lanes share columns, as many warps": (Layout((3, 40, 150), 1), Tuning(across=16, threads=64)),
+    "lanes share columns, more warps": (Layout((3, 60, 150), 1), Tuning(across=16, threads=256)),
+    "lanes share columns, fewer warps": (Layout((3, 41, 24), 1), Tuning(across=4, threads=64)),
+    "one warp": (Layout((50, 37), 0), Tuning(across=8, threads=32)),
+    "more threads than steps": (Layout((50, 3, 6), 1), Tuning(across=4, threads=32)),
+    "the next tile ahead": (Layout((3, 41, 100), 1), Tuning(across=8, threads=64, stages=2)),
+    "the next tile ahead, one thread to a row": (Layout((5, 9, 84), 1), Tuning(threads=32, stages=2)),
+}
 MIXED = [("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "bfloat16")]
 LAUNCHES = {}
 
@@ -107,6 +121,11 @@ def drawn(count):
         yield f"{i}: {op} {dtype} {shape} {axes} {dim}", op, layout, str(dtype), str(result_dtype)
 
 
+for op in SOFTMAX_FAMILY:
+    for dtype in ("float32", "bfloat16", "float64"):
+        for why, (layout, tuning) in HELD.items():
+            add(("held",), why, op, layout, dtype, None, "strided", tuning=tuning)
+
 for drawing in drawn(100):
     add(("drawn",), *drawing)
 
@@ -141,9 +160,19 @@ def test_every_layout(machine, algorithm, op, dtype):
     check(machine, LAUNCHES[algorithm, op, dtype])
 
 
-@pytest.mark.parametrize("group", ["lanes", "packs", "drawn"])
+@pytest.mark.parametrize("group", ["lanes", "packs", "drawn", "held"])
 def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
+
+
+def test_where_a_tile_waits():
+    """In registers if it is short, in shared memory if it is longer or told to, else nowhere."""
+    for case in LAUNCHES["held",]:
+        assert "::strided_held<" in case.plan.kernel and case.plan.reads == 1, case.name
+    for staged in (True, False):
+        plan = launch("", "softmax", STRIDED["columns"], algorithm="strided", tuning=Tuning(staged=staged)).plan
+        assert "::strided<" in plan.kernel and (plan.shared_bytes > 0, plan.reads) == (staged, 2 - staged)
+    assert launch("", "softmax", Layout((4000, 50), 0), algorithm="strided").plan.shared_bytes > 0
 
 
 @pytest.mark.parametrize("algorithm", [*LENGTHS, "strided"])
@@ -171,6 +200,9 @@ def test_probabilities_sum_to_one(machine):
         for case in LAUNCHES[algorithm, "softmax", "float32"]:
             sums = case.run(machine).astype(np.float64).sum(axis=-1)
             assert np.abs(sums - 1).max() < 4e-7, (case.name, sums)
+    for case in LAUNCHES["strided", "softmax", "float32"]:
+        sums = case.run(machine).astype(np.float64).sum(axis=case.dims)
+        assert np.abs(sums - 1).max() < 4e-7, (case.name, case.plan.kernel, sums)
 
 
 def test_subtracting_the_maximum_first_is_less_accurate():
@@ -189,8 +221,9 @@ def test_subtracting_the_maximum_first_is_less_accurate():
 
 
 def test_the_same_bits_under_every_schedule(machine):
-    for algorithm in LENGTHS:
-        case = LAUNCHES[algorithm, "softmax", "float32"][1]
+    cases = [LAUNCHES[algorithm, "softmax", "float32"][1] for algorithm in LENGTHS]
+    cases += [case for case in LAUNCHES["strided", "softmax", "float32"] if case.name == "long"]
+    for case in cases:
         results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (1, 3) for seed in range(6)}
         assert len(results) == 1, case.plan.kernel
 

@@ -27,7 +27,7 @@ BLOCK_SCRATCH = 1024
 # As many times the blocks that are resident at once, then blocks take further rows. OneFlow's number is 32; measured on
 # an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
 # bfloat16).
-_WAVES = 1024
+WAVES = 1024
 _OPS = {
     "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
@@ -103,12 +103,15 @@ class Tuning:
     rows: int | None = None  # per access, warp
     lanes: int | None = None  # per row, warp
     threads: int | None = None
+    across: int | None = None  # of them side by side across rows, strided
     padded: bool | None = None  # True also where a row fills its packs, warp and block
-    resident: int | None = None  # blocks that a multiprocessor must have room for; split, block, block_uncached
+    resident: int | None = None  # blocks that a multiprocessor must have room for
     kept: int | None = None  # packs of a row that wait in shared memory, block_uncached of a gradient
-    staged: bool | None = None  # strided: False reads twice; split: True waits in shared memory, False in registers
+    # True waits in shared memory; False: strided reads twice, split waits in registers
+    staged: bool | None = None
     blocks: int | None = None  # per row, split and stream
     parts: int | None = None  # of a slice of split that waits in shared memory
+    stages: int | None = None  # strided: 2, the next tile waits in shared memory
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,8 @@ class CudaPlan:
     @property
     def _wait(self) -> str:
         """Where a row waits between its passes."""
+        if dict(self.shape).get("ahead") == "true":
+            return f"in registers, the next tile in {self.shared_bytes} bytes of shared memory"
         if self.shared_bytes:
             part = "partly " if self.reads > 1 else ""
             return f"{part}in {self.shared_bytes} bytes of shared memory"
@@ -284,6 +289,7 @@ def build(
     units_per_block: int,
     axes: tuple[Axis, ...],
     reads: int,
+    waves: int = WAVES,
     team: Team | None = None,
 ) -> CudaPlan:
     problem = choice.problem
@@ -316,7 +322,7 @@ def build(
         shared_bytes=shared_bytes,
         units=units if problem.length or not choice.elementwise else 0,
         units_per_block=units_per_block,
-        waves=_WAVES,
+        waves=waves,
         arrays=arrays,
         words=(
             problem.rows,

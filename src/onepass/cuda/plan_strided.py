@@ -6,6 +6,7 @@ import math
 
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, build
+from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .thresholds import (
     ACCESS_BYTES,
@@ -26,6 +27,10 @@ def plan_strided(choice: Choice) -> CudaPlan:
     plain = problem.op in REDUCTIONS
     kept = _inner_last(choice.kept_axes)
     pack = tuning.pack or _strided_pack(choice, kept)
+    if choice.algorithm != "strided_split" and not plain and tuning.staged is None and problem.length:
+        held = plan_strided_held(choice, kept, pack)
+        if held is not None:
+            return held
     # A tile is worth its shared memory where the row is needed again.
     may_stage = choice.elementwise and tuning.staged is not False
     across, threads, staged = tile(choice, pack, may_stage)
@@ -100,10 +105,10 @@ def tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
 
     def cut(width: int, wanted: int) -> tuple[int, int, int]:
         """(across, threads, bytes of shared memory) of a tile of that many bytes across, in each of its arrays."""
-        across = min(most_across, floor_power(arrays * width // (size * pack)))
+        across = choice.tuning.across or min(most_across, floor_power(arrays * width // (size * pack)))
         steps = min(most_steps, max(1, wanted // across))
         if across * steps < wanted:  # short rows: a wider tile instead of idle threads
-            across = min(most_across, max(across, FEWEST_TILE_THREADS // steps))
+            across = choice.tuning.across or min(most_across, max(across, FEWEST_TILE_THREADS // steps))
         threads = max(32, across * steps)
         scratch = 2 * (threads // 32) * across * pack * 2 * ITEMSIZE[choice.problem.compute_dtype]
         return across, threads, length * across * pack * size + (arrays - 1) * ACCESS_BYTES + scratch

@@ -81,7 +81,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
 
     def cut(width: int) -> tuple[int, int, int]:
         """Threads across; blocks at least, to hold the tile; blocks at most, for the number of tiles."""
-        across = min(most_across, max(1, width // (size * pack)))
+        across = choice.tuning.across or min(most_across, max(1, width // (size * pack)))
         tile = across * pack
         fewest = ceil_div(problem.length, max(1, _room(choice, 1, threads, tile) // (tile * size)))
         tiles = ceil_div(problem.rows, tile)

@@ -56,6 +56,12 @@ SEED_THREADS = 256  # the textbook kernel's
 TILE_BYTES = (128, 64, 32)
 # A thread of a tile has at least this many steps, where rows are long enough: their loads are in flight together.
 STEPS_PER_THREAD = 4
+# Values of 32 bits that a thread holds of a tile in registers: 1024 threads of a multiprocessor then have 64 registers
+# each, and no kernel of them spills. Rows of such a tile per access: each costs a thread some 60 instructions, and
+# wider packs leave few steps to share them (16x150x128x128 bfloat16 takes 22 an element with packs of 4, 25 with 8).
+HELD_REGISTERS = 40
+HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
+HELD_PACK = 4
 # Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
 # (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16), 1.2x for the sum of 32x256x56x56; none lost
 # more than 1%.

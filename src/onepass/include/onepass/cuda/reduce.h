@@ -126,15 +126,21 @@ class BlockReduce {
 // ---- columns of a block ----
 
 // kAcross threads lie side by side across the columns of a tile, N columns each; all threads with the same place
-// across share those columns. Every one of them gets its columns' totals.
+// across share those columns. Every one of them gets its columns' totals: what the lanes of a warp have by shuffles,
+// what the warps have through shared memory. The lanes that share columns share out the warps, so that few additions
+// follow each other.
 template <class Largest, int kThreads, int kAcross, int N>
 class ColumnReduce {
    public:
-    static constexpr int kWarps = kThreads / kWarpLanes;
-    static_assert(kThreads % kWarpLanes == 0 && kAcross <= kWarpLanes && (kAcross & (kAcross - 1)) == 0);
+    static constexpr bool kAlone = kThreads == kAcross;  // each thread has its columns to itself
+    static constexpr int kWarps = kAlone ? 1 : kThreads / kWarpLanes;
+    static constexpr int kSharing = kAlone ? 1 : kWarpLanes / kAcross;  // lanes
+    static constexpr int kReaders = kWarps < kSharing ? kWarps : kSharing;
+    static_assert(kThreads % kWarpLanes == 0 && (kAlone || kAcross <= kWarpLanes) && (kAcross & (kAcross - 1)) == 0);
+    static_assert((kReaders & (kReaders - 1)) == 0);
 
     struct Scratch {
-        Largest slot[2][kWarps][kAcross * N];
+        Largest slot[2][kWarps][kAlone ? 1 : kAcross * N];
     };
 
     __device__ __forceinline__ explicit ColumnReduce(Scratch& scratch)
@@ -142,14 +148,7 @@ class ColumnReduce {
 
     template <class T, class Combine>
     __device__ __forceinline__ void operator()(T (&value)[N], Combine combine) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-#pragma unroll
-            for (int mask = kAcross; mask < kWarpLanes; mask *= 2) {
-                value[i] = combine(value[i],
-                                   shuffled(value[i], [=](unsigned w) { return __shfl_xor_sync(kAllLanes, w, mask); }));
-            }
-        }
+        over_lanes<kSharing>(value, combine);
         if constexpr (kWarps > 1) {
             static_assert(sizeof(T) <= sizeof(Largest));
             auto* const slot =
@@ -162,16 +161,31 @@ class ColumnReduce {
                 for (int i = 0; i < N; ++i) slot[threadIdx.x / kWarpLanes][first + i] = value[i];
             }
             __syncthreads();
+            const int reader = lane / kAcross % kReaders;
 #pragma unroll
-            for (int i = 0; i < N; ++i) value[i] = slot[0][first + i];
-            for (int warp = 1; warp < kWarps; ++warp) {
+            for (int i = 0; i < N; ++i) value[i] = slot[reader][first + i];
+            for (int warp = reader + kReaders; warp < kWarps; warp += kReaders) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) value[i] = combine(value[i], slot[warp][first + i]);
             }
+            over_lanes<kReaders>(value, combine);
         }
     }
 
    private:
+    // Over the first kLanes of the lanes that share columns, and likewise over every further kLanes of them.
+    template <int kLanes, class T, class Combine>
+    static __device__ __forceinline__ void over_lanes(T (&value)[N], Combine combine) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+#pragma unroll
+            for (int mask = kAcross; mask < kAcross * kLanes; mask *= 2) {
+                value[i] = combine(value[i],
+                                   shuffled(value[i], [=](unsigned w) { return __shfl_xor_sync(kAllLanes, w, mask); }));
+            }
+        }
+    }
+
     unsigned char* scratch_;
     int turn_ = 0;
 };

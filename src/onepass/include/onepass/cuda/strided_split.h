@@ -22,59 +22,6 @@ struct StridedSplit {
     constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, staged}; }
 };
 
-// A slice of a tile in shared memory. A thread reads only what it has itself put there: no barrier.
-template <class Kept, class In, class Part, bool kDirect>
-struct StagedSteps {
-    static constexpr int N = Part::N;
-    using C = typename Part::C;
-
-    const Part& part;
-    Kept* memory;  // this thread's columns of the first step
-    int64 begin;
-
-    __device__ __forceinline__ StagedSteps(const Part& part, unsigned char* memory, int64 begin)
-        : part(part),
-          memory(reinterpret_cast<Kept*>(memory) + static_cast<int>(threadIdx.x) % (Part::kTileRows / N) * N),
-          begin(begin) {}
-
-    __device__ __forceinline__ Kept* at(int64 step) const { return memory + (step - begin) * Part::kTileRows; }
-
-    __device__ __forceinline__ void keep(int64 step, const C (&values)[N]) const {
-        typename Pack<Kept, N>::Elements kept;
-#pragma unroll
-        for (int i = 0; i < N; ++i) kept.at[i] = narrow<Kept>(values[i]);  // exact: widened from there, or C
-        store_shared<N>(at(step), kept);
-    }
-
-    __device__ __forceinline__ void read(int64 step, C (&to)[N]) const {
-        const auto kept = load_shared<N>(at(step));
-#pragma unroll
-        for (int i = 0; i < N; ++i) to[i] = widen<C>(kept.at[i]);
-    }
-
-    __device__ __forceinline__ void bring(int64 end) const {
-        constexpr int kBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
-        if constexpr (kDirect && kBytes >= 4) {
-            if (!part.present) return;
-#pragma unroll 4
-            for (int64 step = begin + Part::first_step(); step < end; step += Part::kSteps) {
-                const In* const from = static_cast<const In*>(part.job.x) + part.offset_of(step).x;
-#pragma unroll
-                for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kBytes) {
-                    ptx::copy_async<kBytes>(reinterpret_cast<unsigned char*>(at(step)) + i,
-                                            reinterpret_cast<const unsigned char*>(from) + i);
-                }
-            }
-            ptx::end_group();
-            ptx::wait_for_copies<0>();
-        } else {
-            for_each_step<C>(
-                part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
-                [&](int64 step, C(&x)[N]) { keep(step, x); });
-        }
-    }
-};
-
 template <class Op, class In, class Out, StridedSplit kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     strided_split(const __grid_constant__ TeamJob<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
@@ -88,7 +35,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr int N = kShape.pack;
     constexpr bool kHasMask = kMasks<Load>;
     constexpr bool kKeep = kShape.staged && Op::kKeepsExponentials && kSame<Kept, C>;
-    constexpr int kAhead = N * sizeof(C) > 16 ? 2 : kInFlight;
+    // 1024 threads have 64 registers each; of wide packs two steps are enough to keep a thread busy.
+    constexpr int kAhead = kShape.threads * kShape.resident < 1024 && N * sizeof(C) <= 16 ? kInFlight : 2;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
@@ -103,55 +51,15 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         const Part part(job, tile);
         const StagedSteps<Kept, In, Part, kSame<Load, Direct>> staged(part, memory, begin);
         const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
-        const auto from_stage = [&](int64 step, C(&to)[N]) { staged.read(step, to); };
         C max[N];
         Sum<C> sum[N];
 
-        // The slice's maxima and sums.
+        // The slice's maxima and sums; of one without a number in it relative to 0: they will not count.
         if constexpr (kShape.staged) {
             staged.bring(end);
-#pragma unroll
-            for (C& m : max) m = -kInfinity<C>;
-            for_each_step<C, kAhead>(part, begin, end, from_stage, [&](int64, C(&x)[N]) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) max[i] = Max()(max[i], x[i]);
-            });
-            reduce(max, Max());
-            Exponential<V> exponential[N];
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                exponential[i] = Totals::exponential_of_part(max[i]);
-                sum[i] = Sum<C>::identity();
-            }
-            for_each_step<C, kAhead>(part, begin, end, from_stage, [&](int64 step, C(&x)[N]) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    x[i] = exponential[i](x[i]);
-                    sum[i].add(x[i]);
-                }
-                if constexpr (kKeep) staged.keep(step, x);
-            });
-            reduce(sum, Merge());
+            staged_totals<Op, V, true, kKeep, kAhead>(part, staged, begin, end, reduce, max, sum);
         } else {
-            OnlineState<V> mine[N];
-            for_each_step<C, kAhead>(part, begin, end, from_memory, [&](int64, C(&x)[N]) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    C one[1] = {x[i]};
-                    mine[i].push(one);
-                }
-            });
-#pragma unroll
-            for (int i = 0; i < N; ++i) max[i] = mine[i].m;
-            reduce(max, Max());
-#pragma unroll
-            for (int i = 0; i < N; ++i) sum[i] = mine[i].sum_at(max[i]);
-            reduce(sum, Merge());
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                if (max[i] != -kInfinity<C>)
-                    sum[i] = anchored<Op, V>(sum[i], max[i], Totals::exponential_of_part(max[i]));
-            }
+            online_totals<Op, V, true, kAhead>(part, from_memory, begin, end, reduce, max, sum);
         }
 
         // The row's: every thread takes those of some blocks, of its columns.
@@ -188,7 +96,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 row_sum[i].merge(part_sum);
             }
         });
-        reduce(row_sum, Merge());
+        total_of_columns<Op>(row_sum, reduce);
         if (tile + place.teams >= tiles) leaving = others.leave();
 
         const auto finish = [&](int i) {
@@ -217,6 +125,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 part.store(step, part.offset_of(step).y, x);
             };
             if constexpr (kShape.staged) {
+                const auto from_stage = [&](int64 step, C(&to)[N]) { staged.read(step, to); };
                 for_each_step<C, kAhead>(part, begin, end, from_stage, write);
             } else {
                 for_each_step<C, kAhead>(part, begin, end, from_memory, write);

@@ -52,4 +52,21 @@ __device__ __forceinline__ C sum_of(const C (&terms)[N]) {
     }
 }
 
+// The sum of a few terms that are at hand together: plainly in pairs within groups of kGroup, which takes one addition
+// a term, and as a Sum from group to group.
+template <int kGroup, int kCount, class C>
+__device__ __forceinline__ Sum<C> sum_in_groups(C (&terms)[kCount]) {
+#pragma unroll
+    for (int apart = 1; apart < kGroup; apart *= 2) {
+#pragma unroll
+        for (int i = 0; i + apart < kCount; i += 2 * apart) {
+            if (i % kGroup + apart < kGroup) terms[i] += terms[i + apart];
+        }
+    }
+    Sum<C> sum{terms[0], C(0)};
+#pragma unroll
+    for (int i = kGroup; i < kCount; i += kGroup) sum.add(terms[i]);
+    return sum;
+}
+
 }  // namespace onepass::cuda

@@ -1,0 +1,110 @@
+"""The plans for short rows whose elements lie anywhere: tiles that wait in registers."""
+
+from __future__ import annotations
+
+from ..problem import Axis
+from .kernel_plan import DIRECT, WAVES, Choice, CudaPlan, build
+from .thresholds import (
+    FORCED_WARP_REGISTERS,
+    HELD_ALONE_REGISTERS,
+    HELD_PACK,
+    HELD_REGISTERS,
+    LONE_THREADS,
+    LOOP_THREADS,
+    STEPS_PER_THREAD,
+    TILE_BYTES,
+    TILE_THREADS_PER_MULTIPROCESSOR,
+    WARP_THREADS,
+    ceil_div,
+    ceil_power,
+    floor_power,
+)
+
+
+def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:
+    """The plan that holds a tile in registers, if there is one; `kept`: the kept axes, of which threads lie side by
+    side along the last; `widest`: rows per access at most."""
+    problem, tuning = choice.problem, choice.tuning
+    found = _alone(choice, widest) if tuning.across is None else None
+    found = found or _shared(choice, tuning.pack or min(widest, max(1, HELD_PACK // choice.registers_per_element)))
+    if found is None:
+        return None
+    pack, across, threads = found
+    steps = ceil_div(problem.length, threads // across)
+    tile_bytes = problem.length * across * pack * choice.x_size
+    ahead = tuning.stages == 2
+    if ahead and (choice.load.type != DIRECT or pack * choice.x_size < 4):
+        raise choice.refuse("a tile goes to shared memory as it is, in accesses of 4 bytes at least, or not ahead")
+    reduced = problem.reduce or (Axis(problem.length, 1, 1),)
+    shape: dict[str, int | str | bool] = {
+        "kept_axes": len(kept),
+        "reduced_axes": len(reduced),
+        "threads": threads,
+        "resident": tuning.resident or max(1, TILE_THREADS_PER_MULTIPROCESSOR // threads),
+        "across": across,
+        "packs": steps,
+        "pack": pack,
+        "ahead": ahead,
+    }
+    choice.why.append(f"{across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {pack} each")
+    choice.why.append(f"a thread holds {steps} of the {problem.length} steps in registers: read once")
+    if ahead:
+        choice.why.append(f"the block's next tile is on its way to {tile_bytes} bytes of shared memory")
+    return build(
+        choice,
+        "strided",
+        "strided_held.h",
+        "strided_held",
+        "StridedHeld",
+        shape,
+        threads=threads,
+        shared_bytes=tile_bytes if ahead else 0,
+        units=problem.rows,
+        units_per_block=across * pack,
+        axes=(*kept, *reduced),
+        reads=1,
+        waves=1 if ahead else WAVES,
+    )
+
+
+def _alone(choice: Choice, widest: int) -> tuple[int, int, int] | None:
+    """(pack, threads across, threads) where one thread holds the whole of its rows, and needs no other."""
+    problem, tuning = choice.problem, choice.tuning
+    most = HELD_ALONE_REGISTERS // choice.registers_per_element // max(1, problem.length)
+    if most < (tuning.pack or 1):
+        return None
+    pack = tuning.pack or min(widest, floor_power(most))
+    few = problem.rows < pack * WARP_THREADS * choice.device.multiprocessors
+    threads = tuning.threads or (32 if few else WARP_THREADS)
+    return (pack, threads, threads) if threads & (threads - 1) == 0 else None
+
+
+def _shared(choice: Choice, pack: int) -> tuple[int, int, int] | None:
+    """The same where the threads of a block share the steps of their rows."""
+    problem, tuning, size = choice.problem, choice.tuning, choice.kept_size
+    most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
+    for width in TILE_BYTES[:-1]:
+        across = tuning.across or min(most_across, max(1, floor_power(width // (size * pack))))
+        along = tuning.threads // across if tuning.threads else _along(choice, pack, across)
+        limit = FORCED_WARP_REGISTERS if tuning.threads else HELD_REGISTERS
+        most = LONE_THREADS if tuning.threads else LOOP_THREADS
+        fits = ceil_div(problem.length, along) * pack * choice.registers_per_element <= limit
+        if fits and across * along <= most and (across == 32 or along & (along - 1) == 0):
+            return pack, across, across * along
+    return None
+
+
+def _along(choice: Choice, pack: int, across: int) -> int:
+    """Threads along a tile: enough to hold it, and more for few tiles."""
+    problem = choice.problem
+    along = ceil_div(problem.length, HELD_REGISTERS // choice.registers_per_element // pack)
+    if across < 32:  # warps share columns as lanes do: powers of two of them
+        along = max(32 // across, ceil_power(along))
+    tiles = ceil_div(problem.rows, across * pack)
+    while (
+        across * along * 2 <= LOOP_THREADS
+        and tiles * across * along * 2 <= TILE_THREADS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+        and problem.length >= along * 2 * STEPS_PER_THREAD
+    ):
+        along *= 2
+    return along

@@ -1,0 +1,89 @@
+// What the threads of a block find out about the columns of a tile: their maxima and their sums of exponentials.
+#pragma once
+
+#include "online.h"
+#include "reduce.h"
+#include "row_ops.h"
+#include "tile_steps.h"
+
+namespace onepass::cuda {
+
+// total_of for columns: what the additions between threads lose counts in a logarithm only.
+template <class Op, class C, int N, class Reduce>
+__device__ __forceinline__ void total_of_columns(Sum<C> (&sum)[N], Reduce& reduce) {
+    if constexpr (Op::kExact) {
+        reduce(sum, Merge());
+    } else {
+        C value[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) value[i] = sum[i].value();
+        reduce(value, Add());
+#pragma unroll
+        for (int i = 0; i < N; ++i) sum[i] = {value[i], C(0)};
+    }
+}
+
+// Of columns that wait in shared memory, in the order in which a thread put them there. kKeep: their exponentials,
+// relative to the columns' maxima, take their place. kMasked: as exponential_of has it.
+template <class Op, class V, bool kMasked, bool kKeep, int kAhead, class Part, class Staged, class C, int N,
+          class Reduce>
+__device__ __forceinline__ void staged_totals(const Part& part, const Staged& staged, int64 begin, int64 end,
+                                              Reduce& reduce, C (&max)[N], Sum<C> (&sum)[N]) {
+    const auto read = [&](int64 step, C(&to)[N]) { staged.read(step, to); };
+#pragma unroll
+    for (C& m : max) m = -kInfinity<C>;
+    for_each_step<C, kAhead>(part, begin, end, read, [&](int64, C(&x)[N]) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) max[i] = Max()(max[i], x[i]);
+    });
+    reduce(max, Max());
+    Exponential<V> exponential[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        exponential[i] = exponential_of<Op, V, kMasked>(max[i]);
+        sum[i] = Sum<C>::identity();
+    }
+    for_each_group<C, kAhead>(part, begin, end, read, [&](int64 step, C(&x)[kAhead][N], int count) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            C terms[kAhead];
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) {
+                terms[k] = C(0);
+                if (k < count) x[k][i] = terms[k] = exponential[i](x[k][i]);
+            }
+            sum[i].add(sum_of(terms));
+        }
+        if constexpr (kKeep) {
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) {
+                if (k < count) staged.keep(step + k * Part::kSteps, x[k]);
+            }
+        }
+    });
+    total_of_columns<Op>(sum, reduce);
+}
+
+// Of columns that wait nowhere: running maxima and sums.
+template <class Op, class V, bool kMasked, int kAhead, class Part, class Read, class C, int N, class Reduce>
+__device__ __forceinline__ void online_totals(const Part& part, const Read& read, int64 begin, int64 end,
+                                              Reduce& reduce, C (&max)[N], Sum<C> (&sum)[N]) {
+    OnlineState<V> mine[N];
+    for_each_step<C, kAhead>(part, begin, end, read, [&](int64, C(&x)[N]) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            C one[1] = {x[i]};
+            mine[i].push(one);
+        }
+    });
+#pragma unroll
+    for (int i = 0; i < N; ++i) max[i] = mine[i].m;
+    reduce(max, Max());
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] = mine[i].sum_at(max[i]);
+    total_of_columns<Op>(sum, reduce);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] = anchored<Op, V>(sum[i], max[i], exponential_of<Op, V, kMasked>(max[i]));
+}
+
+}  // namespace onepass::cuda

@@ -1,0 +1,68 @@
+// Steps of a tile that wait in shared memory.
+#pragma once
+
+#include "pack.h"
+#include "tile_steps.h"
+
+namespace onepass::cuda {
+
+// A slice of a tile in shared memory. A thread reads only what it has itself put there: no barrier.
+template <class Kept, class In, class Part, bool kDirect>
+struct StagedSteps {
+    static constexpr int N = Part::N;
+    static constexpr int kCopyBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
+    static constexpr bool kCopies = kDirect && kCopyBytes >= 4;
+    using C = typename Part::C;
+
+    const Part& part;
+    Kept* memory;  // this thread's columns of the first step
+    int64 begin;
+
+    __device__ __forceinline__ StagedSteps(const Part& part, unsigned char* memory, int64 begin)
+        : part(part),
+          memory(reinterpret_cast<Kept*>(memory) + static_cast<int>(threadIdx.x) % (Part::kTileRows / N) * N),
+          begin(begin) {}
+
+    __device__ __forceinline__ Kept* at(int64 step) const { return memory + (step - begin) * Part::kTileRows; }
+
+    __device__ __forceinline__ void keep(int64 step, const C (&values)[N]) const {
+        typename Pack<Kept, N>::Elements kept;
+#pragma unroll
+        for (int i = 0; i < N; ++i) kept.at[i] = narrow<Kept>(values[i]);  // exact: widened from there, or C
+        store_shared<N>(at(step), kept);
+    }
+
+    __device__ __forceinline__ void read(int64 step, C (&to)[N]) const {
+        const auto kept = load_shared<N>(at(step));
+#pragma unroll
+        for (int i = 0; i < N; ++i) to[i] = widen<C>(kept.at[i]);
+    }
+
+    // Copies a step as it is; ptx::end_group and ptx::wait_for_copies are for the caller.
+    __device__ __forceinline__ void copy(int64 step) const {
+        static_assert(kCopies);
+        const In* const from = static_cast<const In*>(part.job.x) + part.offset_of(step).x;
+#pragma unroll
+        for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kCopyBytes) {
+            ptx::copy_async<kCopyBytes>(reinterpret_cast<unsigned char*>(at(step)) + i,
+                                        reinterpret_cast<const unsigned char*>(from) + i);
+        }
+    }
+
+    // This thread's steps in [begin, end).
+    __device__ __forceinline__ void bring(int64 end) const {
+        if constexpr (kCopies) {
+            if (!part.present) return;
+#pragma unroll 4
+            for (int64 step = begin + Part::first_step(); step < end; step += Part::kSteps) copy(step);
+            ptx::end_group();
+            ptx::wait_for_copies<0>();
+        } else {
+            for_each_step<C>(
+                part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
+                [&](int64 step, C(&x)[N]) { keep(step, x); });
+        }
+    }
+};
+
+}  // namespace onepass::cuda

@@ -1,0 +1,125 @@
+// Rows whose elements lie anywhere, short enough to wait in registers: a tile as in strided.h, of which each thread
+// holds every step that is its own. All loads of a tile are under way at a time, nothing goes through shared memory but
+// what the threads of a column tell each other, and where a row has but one thread, not even that. Or the block's next
+// tile does: it is on its way to shared memory while the block computes and writes the one in its registers.
+#pragma once
+
+#include "column_totals.h"
+#include "staged_steps.h"
+#include "tile.h"
+
+namespace onepass::cuda {
+
+struct StridedHeld {
+    int kept_axes;
+    int reduced_axes;
+    int threads;   // of a block
+    int resident;  // blocks that a multiprocessor must have room for
+    int across;    // threads side by side across rows, a power of two; or all
+    int packs;     // that a thread holds of a tile, one for each of its steps: no step but the last may be missing
+    int pack;      // rows per access: they and their results are neighbours in memory, on pack boundaries
+    bool ahead;    // there is shared memory for the next tile
+
+    constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, false}; }
+};
+
+template <class Op, class In, class Out, StridedHeld kShape, class Load = Direct, class Store = Direct>
+__global__ void __launch_bounds__(kShape.threads, kShape.resident)
+    strided_held(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
+    using Part = TilePart<In, Out, kShape.tile(), Load, Store>;
+    using C = typename Part::C;
+    using V = Precision<In, Out>;
+    // Additions between threads lose a bit of a quotient only: columns of logarithms send sums of two parts.
+    using Reduce = ColumnReduce<choose<Op::kExact, Sum<C>, C>, kShape.threads, kShape.across, kShape.pack>;
+    constexpr int N = kShape.pack;
+    constexpr int kHeld = kShape.packs;
+    constexpr bool kHasMask = kMasks<Load>;
+    constexpr int kGroup = Op::kExact ? kInFlight : kHeld;
+    using Next = StagedSteps<In, In, Part, kSame<Load, Direct>>;
+    ONEPASS_SHARED(typename Reduce::Scratch, scratch);
+    ONEPASS_DYNAMIC_SHARED(memory);
+    Reduce reduce(scratch);
+
+    const auto step_of = [](int k) { return Part::first_step() + k * Part::kSteps; };
+    const bool last = step_of(kHeld - 1) < static_cast<int>(job.length);
+    const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
+    const auto ask = [&](int64 tile) {
+        if (tile >= tiles) return;
+        const Part part(job, tile);
+        const Next next(part, memory, 0);
+#pragma unroll
+        for (int k = 0; k < kHeld; ++k) {
+            if (k < kHeld - 1 || last) next.copy(step_of(k));
+        }
+        ptx::end_group();
+    };
+    if constexpr (kShape.ahead) ask(blockIdx.x);
+    for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const Part part(job, tile);
+        C held[kHeld][N];
+        if constexpr (kShape.ahead) ptx::wait_for_copies<0>();
+#pragma unroll
+        for (int k = 0; k < kHeld; ++k) {
+            if (k == kHeld - 1 && !last) {
+#pragma unroll
+                for (C& x : held[k]) x = -kInfinity<C>;
+            } else if constexpr (kShape.ahead) {
+                Next(part, memory, 0).read(step_of(k), held[k]);
+            } else {
+                part.load(step_of(k), held[k]);
+            }
+        }
+        if constexpr (kShape.ahead) ask(tile + gridDim.x);
+
+        C max[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            max[i] = held[0][i];
+#pragma unroll
+            for (int k = 1; k < kHeld; ++k) max[i] = Max()(max[i], held[k][i]);
+        }
+        reduce(max, Max());
+        Exponential<V> exponential[N];
+        Sum<C> sum[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            exponential[i] = exponential_of<Op, V, kHasMask>(max[i]);
+            C terms[kHeld];
+#pragma unroll
+            for (int k = 0; k < kHeld; ++k) {
+                terms[k] = exponential[i](held[k][i]);
+                if constexpr (Op::kKeepsExponentials) held[k][i] = terms[k];
+            }
+            sum[i] = sum_in_groups<kGroup>(terms);
+        }
+        total_of_columns<Op>(sum, reduce);
+
+        const auto finish = [&](int i) { return Op::template finish<V, kHasMask>(max[i], exponential[i], sum[i]); };
+        if (!part.present) continue;
+        if constexpr (Op::kElementwise) {
+            decltype(finish(0)) result[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) result[i] = finish(i);
+#pragma unroll
+            for (int k = 0; k < kHeld; ++k) {
+                if (k == kHeld - 1 && !last) break;
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    if constexpr (Op::kKeepsExponentials) {
+                        held[k][i] = result[i].normalize(held[k][i]);
+                    } else {
+                        held[k][i] = result[i](held[k][i]);
+                    }
+                }
+                part.store(step_of(k), part.offset_of(step_of(k)).y, held[k]);
+            }
+        } else if (Part::first_step() == 0) {
+            C results[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) results[i] = finish(i);
+            part.store(0, part.start.y, results);
+        }
+    }
+}
+
+}  // namespace onepass::cuda
