@@ -35,12 +35,13 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     ahead = tuning.stages == 2
     if ahead and (choice.load.type != DIRECT or pack * choice.x_size < 4):
         raise choice.refuse("a tile goes to shared memory as it is, in accesses of 4 bytes at least, or not ahead")
+    resident = tuning.resident or TILE_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
         "kept_axes": len(kept),
         "reduced_axes": len(reduced),
         "threads": threads,
-        "resident": tuning.resident or max(1, TILE_THREADS_PER_MULTIPROCESSOR // threads),
+        "resident": max(1, resident),
         "across": across,
         "packs": steps,
         "pack": pack,

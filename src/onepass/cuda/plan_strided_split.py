@@ -20,7 +20,8 @@ def plan_strided_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Cud
     """The plan for "strided_split"; `kept`: the kept axes, of which threads lie side by side along the last."""
     problem, device, tuning = choice.problem, choice.device, choice.tuning
     threads = tuning.threads or SPLIT_THREADS
-    resident = max(1, min(STRIDED_SPLIT_RESIDENT // choice.registers_per_element, device.max_threads // threads))
+    resident = tuning.resident or STRIDED_SPLIT_RESIDENT // choice.registers_per_element
+    resident = max(1, min(resident, device.max_threads // threads))
     across, blocks, staged = _cut(choice, kept, pack, threads, resident)
     blocks = tuning.blocks or blocks
     steps = ceil_div(problem.length, blocks)

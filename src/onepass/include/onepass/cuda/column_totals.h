@@ -43,22 +43,17 @@ __device__ __forceinline__ void staged_totals(const Part& part, const Staged& st
         exponential[i] = exponential_of<Op, V, kMasked>(max[i]);
         sum[i] = Sum<C>::identity();
     }
-    for_each_group<C, kAhead>(part, begin, end, read, [&](int64 step, C(&x)[kAhead][N], int count) {
+    for_each_group<C, kAhead>(part, begin, end, read, [&]<int kCount>(int64 step, C(&x)[kCount][N]) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            C terms[kAhead];
+            C terms[kCount];
 #pragma unroll
-            for (int k = 0; k < kAhead; ++k) {
-                terms[k] = C(0);
-                if (k < count) x[k][i] = terms[k] = exponential[i](x[k][i]);
-            }
+            for (int k = 0; k < kCount; ++k) x[k][i] = terms[k] = exponential[i](x[k][i]);
             sum[i].add(sum_of(terms));
         }
         if constexpr (kKeep) {
 #pragma unroll
-            for (int k = 0; k < kAhead; ++k) {
-                if (k < count) staged.keep(step + k * Part::kSteps, x[k]);
-            }
+            for (int k = 0; k < kCount; ++k) staged.keep(step + k * Part::kSteps, x[k]);
         }
     });
     total_of_columns<Op>(sum, reduce);

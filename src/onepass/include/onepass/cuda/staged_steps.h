@@ -39,9 +39,9 @@ struct StagedSteps {
     }
 
     // Copies a step as it is; ptx::end_group and ptx::wait_for_copies are for the caller.
-    __device__ __forceinline__ void copy(int64 step) const {
+    __device__ __forceinline__ void copy(int64 step, int64 x_offset) const {
         static_assert(kCopies);
-        const In* const from = static_cast<const In*>(part.job.x) + part.offset_of(step).x;
+        const In* const from = static_cast<const In*>(part.job.x) + x_offset;
 #pragma unroll
         for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kCopyBytes) {
             ptx::copy_async<kCopyBytes>(reinterpret_cast<unsigned char*>(at(step)) + i,
@@ -54,7 +54,8 @@ struct StagedSteps {
         if constexpr (kCopies) {
             if (!part.present) return;
 #pragma unroll 4
-            for (int64 step = begin + Part::first_step(); step < end; step += Part::kSteps) copy(step);
+            for (int64 step = begin + Part::first_step(); step < end; step += Part::kSteps)
+                copy(step, part.offset_of(step).x);
             ptx::end_group();
             ptx::wait_for_copies<0>();
         } else {

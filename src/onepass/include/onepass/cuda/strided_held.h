@@ -40,36 +40,41 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
 
-    const auto step_of = [](int k) { return Part::first_step() + k * Part::kSteps; };
-    const bool last = step_of(kHeld - 1) < static_cast<int>(job.length);
-    const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
-    const auto ask = [&](int64 tile) {
-        if (tile >= tiles) return;
-        const Part part(job, tile);
-        const Next next(part, memory, 0);
+    // Calls visit(k, step, offset) for this thread's steps.
+    const bool last = Part::first_step() + (kHeld - 1) * Part::kSteps < job.length;
+    const auto for_each_held = [&](const Part& part, auto&& visit) {
+        int64 step = Part::first_step();
+        Offset at = part.offset_of(step);
 #pragma unroll
         for (int k = 0; k < kHeld; ++k) {
-            if (k < kHeld - 1 || last) next.copy(step_of(k));
+            if (k < kHeld - 1 || last) visit(k, step, at);
+            part.advance(step, at);
         }
-        ptx::end_group();
     };
-    if constexpr (kShape.ahead) ask(blockIdx.x);
+    const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
+    const auto ask = [&](int64 tile) {
+        if constexpr (kShape.ahead) {
+            if (tile >= tiles) return;
+            const Part part(job, tile);
+            const Next next(part, memory, 0);
+            for_each_held(part, [&](int, int64 step, const Offset& at) { next.copy(step, at.x); });
+            ptx::end_group();
+        }
+    };
+    ask(blockIdx.x);
     for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Part part(job, tile);
         C held[kHeld][N];
-        if constexpr (kShape.ahead) ptx::wait_for_copies<0>();
 #pragma unroll
-        for (int k = 0; k < kHeld; ++k) {
-            if (k == kHeld - 1 && !last) {
-#pragma unroll
-                for (C& x : held[k]) x = -kInfinity<C>;
-            } else if constexpr (kShape.ahead) {
-                Next(part, memory, 0).read(step_of(k), held[k]);
-            } else {
-                part.load(step_of(k), held[k]);
-            }
+        for (C& x : held[kHeld - 1]) x = -kInfinity<C>;  // the last step may be missing
+        if constexpr (kShape.ahead) {
+            ptx::wait_for_copies<0>();
+            const Next next(part, memory, 0);
+            for_each_held(part, [&](int k, int64 step, const Offset&) { next.read(step, held[k]); });
+        } else {
+            for_each_held(part, [&](int k, int64 step, const Offset& at) { part.load(step, at.x, held[k]); });
         }
-        if constexpr (kShape.ahead) ask(tile + gridDim.x);
+        ask(tile + gridDim.x);
 
         C max[N];
 #pragma unroll
@@ -100,9 +105,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             decltype(finish(0)) result[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) result[i] = finish(i);
-#pragma unroll
-            for (int k = 0; k < kHeld; ++k) {
-                if (k == kHeld - 1 && !last) break;
+            for_each_held(part, [&](int k, int64 step, const Offset& at) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     if constexpr (Op::kKeepsExponentials) {
@@ -111,8 +114,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                         held[k][i] = result[i](held[k][i]);
                     }
                 }
-                part.store(step_of(k), part.offset_of(step_of(k)).y, held[k]);
-            }
+                part.store(step, at.y, held[k]);
+            });
         } else if (Part::first_step() == 0) {
             C results[N];
 #pragma unroll

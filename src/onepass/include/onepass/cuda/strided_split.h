@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr bool kKeep = kShape.staged && Op::kKeepsExponentials && kSame<Kept, C>;
     // 1024 threads have 64 registers each; of wide packs two steps are enough to keep a thread busy.
     constexpr int kAhead = kShape.threads * kShape.resident < 1024 && N * sizeof(C) <= 16 ? kInFlight : 2;
+    constexpr bool kKeepFirst = N * sizeof(State) <= 32;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
@@ -62,7 +63,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             online_totals<Op, V, true, kAhead>(part, from_memory, begin, end, reduce, max, sum);
         }
 
-        // The row's: every thread takes those of some blocks, of its columns.
+        // The row's: every thread takes those of some blocks, of its columns. There is seldom more than one block for a
+        // thread, whose states it keeps if they are few: no second round trip.
         others.next();
         const int column = static_cast<int>(threadIdx.x) % kShape.across * N;
         if (Part::first_step() == 0) {
@@ -76,8 +78,15 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             row_max[i] = -kInfinity<C>;
             row_sum[i] = Sum<C>::identity();
         }
+        State first[1][N];
+        if constexpr (kKeepFirst) others.collect(Part::first_step(), 0, column, Totals::identity(), first);
         const auto for_each_block = [&](auto&& visit) {
-            for (int block = Part::first_step(); block < others.blocks; block += Part::kSteps) {
+            int block = Part::first_step();
+            if constexpr (kKeepFirst) {
+                if (block < others.blocks) visit(first[0]);
+                block += Part::kSteps;
+            }
+            for (; block < others.blocks; block += Part::kSteps) {
                 State states[1][N];
                 others.collect(block, 0, column, Totals::identity(), states);
                 visit(states[0]);

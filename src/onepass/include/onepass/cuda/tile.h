@@ -43,8 +43,21 @@ struct TilePart {
         return {start.x + along.x, start.y + along.y};
     }
 
-    __device__ __forceinline__ void load(int64 step, C (&to)[N]) const {
-        const auto from = load_pack<N>(static_cast<const In*>(job.x) + offset_of(step).x);
+    // From a step of this thread's to its next: along one axis by an addition.
+    __device__ __forceinline__ void advance(int64& step, Offset& at) const {
+        step += kSteps;
+        if constexpr (kShape.reduced_axes == 1) {
+            at.x += kSteps * job.axis[kShape.kept_axes].x_stride;
+            at.y += kSteps * job.axis[kShape.kept_axes].y_stride;
+        } else {
+            at = offset_of(step);
+        }
+    }
+
+    __device__ __forceinline__ void load(int64 step, C (&to)[N]) const { load(step, offset_of(step).x, to); }
+
+    __device__ __forceinline__ void load(int64 step, int64 x_offset, C (&to)[N]) const {
+        const auto from = load_pack<N>(static_cast<const In*>(job.x) + x_offset);
 #pragma unroll
         for (int i = 0; i < N; ++i) to[i] = job.load()(widen<C>(from.at[i]), row + i, step);
     }

@@ -5,35 +5,34 @@
 
 namespace onepass::cuda {
 
-// Calls visit(step, values, count) for this thread's steps in [begin, end), kAhead of them at a time: values[k] are
-// those of step + k * Part::kSteps, for each of the thread's rows one, if k < count. `read` fetches the values of one
-// step. All steps of a group are asked for before the first is waited for, of the last, incomplete group too.
+// Calls visit(step, values) for this thread's steps in [begin, end), kAhead of them at a time, and one at a time what
+// is left: values[k] are those of step + k * Part::kSteps, one for each of the thread's rows. `read` fetches the values
+// of one step; the steps of a group are asked for at a time.
 template <class Value, int kAhead = kInFlight, class Part, class Read, class Visit>
 __device__ __forceinline__ void for_each_group(const Part& part, int64 begin, int64 end, Read&& read, Visit&& visit) {
     if (!part.present) return;
     int64 step = begin + Part::first_step();
-    Value values[kAhead][Part::N];
     for (; step + (kAhead - 1) * Part::kSteps < end; step += kAhead * Part::kSteps) {
+        Value values[kAhead][Part::N];
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) read(step + k * Part::kSteps, values[k]);
-        visit(step, values, kAhead);
+        visit(step, values);
     }
-    if (step >= end) return;
-    const int count = static_cast<int>((end - step + Part::kSteps - 1) / Part::kSteps);
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-        if (k < count) read(step + k * Part::kSteps, values[k]);
+    for (; step < end; step += Part::kSteps) {
+        Value values[1][Part::N];
+        read(step, values[0]);
+        visit(step, values);
     }
-    visit(step, values, count);
 }
 
-// The same with visit(step, values) for each step.
+// The same with the values of one step at a time.
 template <class Value, int kAhead = kInFlight, class Part, class Read, class Visit>
 __device__ __forceinline__ void for_each_step(const Part& part, int64 begin, int64 end, Read&& read, Visit&& visit) {
-    for_each_group<Value, kAhead>(part, begin, end, read, [&](int64 step, Value(&values)[kAhead][Part::N], int count) {
+    for_each_group<Value, kAhead>(part, begin, end, read, [&](int64 step, auto& values) {
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-            if (k < count) visit(step + k * Part::kSteps, values[k]);
+        for (auto& of_step : values) {
+            visit(step, of_step);
+            step += Part::kSteps;
         }
     });
 }
