@@ -81,4 +81,23 @@ __device__ __forceinline__ void online_totals(const Part& part, const Read& read
     for (int i = 0; i < N; ++i) sum[i] = anchored<Op, V>(sum[i], max[i], exponential_of<Op, V, kMasked>(max[i]));
 }
 
+// Of a plain reduction: columns that are read once. Steps that are asked for together are pushed as one pack.
+template <class Op, class In, class Part, class State, int N>
+__device__ __forceinline__ void push_columns(const Part& part, int64 begin, int64 end, State (&state)[N]) {
+    using C = typename Part::C;
+#pragma unroll
+    for (State& s : state) s = Op::template identity<C>();
+    for_each_group<C>(
+        part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
+        [&]<int kCount>(int64, C(&x)[kCount][N]) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                C of_column[kCount];
+#pragma unroll
+                for (int k = 0; k < kCount; ++k) of_column[k] = x[k][i];
+                Op::template push<In>(state[i], of_column);
+            }
+        });
+}
+
 }  // namespace onepass::cuda

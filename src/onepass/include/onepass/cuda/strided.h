@@ -77,8 +77,9 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
     }
 }
 
+// 64 registers: told no number, ptxas waits for one load after the other to have 54.
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads, kShape.threads >= 512)
+__global__ void __launch_bounds__(kShape.threads, 1024 / kShape.threads)
     strided_reduce(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;
@@ -92,17 +93,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.threads >= 512)
     for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Part part(job, tile);
         State state[N];
-#pragma unroll
-        for (State& s : state) s = Op::template identity<C>();
-        for_each_step<C>(
-            part, 0, job.length, [&](int64 step, C(&to)[N]) { part.load(step, to); },
-            [&](int64, C(&x)[N]) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    const C one[1] = {x[i]};
-                    Op::template push<In>(state[i], one);
-                }
-            });
+        push_columns<Op, In>(part, 0, job.length, state);
         reduce(state, typename Op::Combine());
         if (part.present && Part::first_step() == 0) {
             C results[N];

@@ -169,17 +169,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     for (int64 tile = place.team; tile < tiles; tile += place.teams) {
         const Part part(job, tile);
         State state[N];
-#pragma unroll
-        for (State& s : state) s = Op::template identity<C>();
-        for_each_step<C>(
-            part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
-            [&](int64, C(&x)[N]) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    const C one[1] = {x[i]};
-                    Op::template push<In>(state[i], one);
-                }
-            });
+        push_columns<Op, In>(part, begin, end, state);
         reduce(state, typename Op::Combine());
         others.next();
         const int column = static_cast<int>(threadIdx.x) % kShape.across * N;
