@@ -83,6 +83,9 @@ FEW_REDUCED_PACKS = 8192
 ONLINE_COST = 1.58
 SPLIT_COST = ((8, 1.35), (3, 1.53), (1, 1.85))
 STREAM_COST = 1.7
+# Of gradients, `split`: their arithmetic hides behind their loads, that of exponentials did not (modelled). The others
+# cost the bytes that they move.
+GRADIENT_SPLIT_COST = ((8, 1.1), (3, 1.25), (1, 1.5))
 # A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
 # with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
 FEW_REDUCED_PER_THREAD = 32

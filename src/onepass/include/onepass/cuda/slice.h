@@ -9,8 +9,8 @@
 namespace onepass::cuda {
 
 // What a kernel for shared rows is launched with.
-template <int kAxes, class Load, class Store>
-struct TeamJob : Job<kAxes, Load, Store>, Team {};
+template <class RowJob>
+struct TeamJob : RowJob, Team {};
 
 // A row's Reader or Writer, from a column on.
 template <class Whole>
@@ -156,6 +156,28 @@ class HeldSlice {
     Kept edges_[kEdges > 0 ? kEdges : 1];
 };
 
+// Whether packs may be copied to shared memory without passing through registers.
+template <class Kept, int N>
+inline constexpr bool kCopiesPacks = Pack<Kept, N>::kBytes >= 4;
+
+// Begins to copy a slice that starts at x to where it is to wait.
+template <int kThreads, class Kept, class C, class RowCut>
+__device__ __forceinline__ void copy_slice(const Kept* x, const KeptRow<Kept, C, RowCut>& to) {
+    using P = Pack<Kept, RowCut::kPack>;
+#pragma unroll 4
+    for (int64 pack = threadIdx.x; pack < to.cut.packs; pack += kThreads) {
+        const int64 column = to.cut.pack_column(pack);
+        const auto* const from = reinterpret_cast<const typename P::Word*>(x + column);
+        auto* const kept = reinterpret_cast<typename P::Word*>(to.reader.pack_at(column));
+#pragma unroll
+        for (int i = 0; i < P::kWords; ++i) ptx::copy_async<P::kBytes>(kept + i, from + i);
+    }
+    for (int edge = threadIdx.x; edge < to.cut.edges(); edge += kThreads) {
+        const int64 column = to.cut.edge_column(edge);
+        *to.reader.edge_at(column) = x[column];
+    }
+}
+
 // A slice that waits in shared memory. Rows that nothing changes on their way in are copied there while the block does
 // something else. A thread reads only what it has itself put there: no barrier.
 template <class Kept, class C, int kThreads, class RowCut>
@@ -189,25 +211,10 @@ class StagedSlice {
     }
 
    private:
-    static constexpr int kBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
-
     template <class Slice, class In, class Load, bool kWide>
     __device__ __forceinline__ void bring(const Slice& slice, const From<Reader<In, C, Load, kWide>>& reader) const {
-        if constexpr (kWide && kSame<Load, Direct> && kBytes >= 4) {
-            const In* const x = reader.whole.x + reader.begin;
-#pragma unroll 4
-            for (int64 pack = threadIdx.x; pack < slice.cut.packs; pack += kThreads) {
-                const int64 column = slice.cut.pack_column(pack);
-#pragma unroll
-                for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kBytes) {
-                    ptx::copy_async<kBytes>(reinterpret_cast<unsigned char*>(row_.reader.pack_at(column)) + i,
-                                            reinterpret_cast<const unsigned char*>(x + column) + i);
-                }
-            }
-            for (int edge = threadIdx.x; edge < slice.cut.edges(); edge += kThreads) {
-                const int64 column = slice.cut.edge_column(edge);
-                *row_.reader.edge_at(column) = x[column];
-            }
+        if constexpr (kWide && kSame<Load, Direct> && kCopiesPacks<Kept, N>) {
+            copy_slice<kThreads>(reader.whole.x + reader.begin, row_);
         } else {
             for_each<kThreads, N>(slice, threadIdx.x, [&](int64 column, auto& values) { row_.keep(column, values); });
         }
