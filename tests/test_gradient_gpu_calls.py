@@ -12,7 +12,7 @@ from onepass.bench import gpu_gradients
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
 from onepass.bench.gpu_contenders import GpuData
 from onepass.cuda import precompile
-from onepass.cuda.device import NAMES
+from onepass.cuda.device import NAMES, by_name
 
 HOT = ["cuCtxGetCurrent", "cuLaunchKernel"]
 # Where blocks share rows: their scratch memory is that of the stream, or of the graph that it is captured in.
@@ -256,6 +256,18 @@ def test_explain_knows_every_device(op, device):
         assert report.plan.why
         assert report.moved_bytes >= report.problem.floor_bytes
         assert str(report)
+
+
+@pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum", *SUMS])
+@pytest.mark.parametrize("device", NAMES)
+def test_shared_rows_have_blocks_that_are_at_work_at_once(op, device):
+    """On every device, few of whose multiprocessors have as many threads as an H200's."""
+    for shape in ((1, 100_000), (3, 1 << 20), (8, 1 << 22), (300, 1 << 18), (1, 1 << 25)):
+        for dtype in ("float32", "bfloat16", "float64"):
+            plan = explain(op, shape, dtype, device=device).plan
+            known = by_name(device)
+            assert plan.team <= plan.resident(known) * known.multiprocessors
+            assert plan.shared_bytes <= known.shared_per_block
 
 
 @pytest.mark.parametrize(

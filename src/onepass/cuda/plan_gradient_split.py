@@ -6,6 +6,7 @@ from ..problem import ITEMSIZE, Axis
 from .kernel_plan import Choice, CudaPlan, build
 from .team_cut import Registers, cut_streamed, cut_waiting, shares_pay
 from .thresholds import (
+    ACCESS_BYTES,
     GRADIENT_BLOCK_REGISTERS,
     GRADIENT_BLOCK_REGISTERS_OF_DOUBLES,
     GRADIENT_SPLIT_COST,
@@ -46,6 +47,8 @@ def plan_gradient_split(
 ) -> CudaPlan:
     """The plan for "split" or "stream"; refused with a reason where it cannot serve."""
     pack = int(access["pack"])
+    # For a pack, of an array that is wider than the narrowest; threads need more registers.
+    several_accesses = pack * choice.kept_size > 2 * ACCESS_BYTES
     if algorithm == "split":
         registers_of_a_pack = 2 * pack * choice.registers_per_element
         cut = cut_waiting(
@@ -58,11 +61,14 @@ def plan_gradient_split(
                 max(1, block_registers(choice) // registers_of_a_pack),
                 _OTHER_REGISTERS[choice.registers_per_element],
             ),
-            STAGED_BLOCKS[8 if choice.registers_per_element == 2 else choice.x_size],
+            STAGED_BLOCKS[2 if several_accesses else 8 if choice.registers_per_element == 2 else choice.x_size],
             stage_waves=choice.x_size == 2 or packs >= STAGED_PACKS,
+            fewer=several_accesses,
         )
     else:
-        cut = cut_streamed(choice, packs, reads=2)
+        # 64 registers each are too few for packs of two arrays on sm_100, and 80 for addresses of elements: they spill.
+        by_element = not (access["wide_dy"] and access["wide_saved"])
+        cut = cut_streamed(choice, packs, reads=2, fewer=1 + (several_accesses or by_element))
     choice.why.append(cut.waits)
     return build(
         choice,

@@ -35,7 +35,8 @@ def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> Cud
         return _build(choice, algorithm, "split", pack, alignment, cut)
     # A slice waits nowhere: a reduction reads it once, `stream` twice.
     reads, few_per_thread = (2, 0) if choice.elementwise else (1, FEW_REDUCED_PER_THREAD)
-    cut = cut_streamed(choice, packs, reads=reads, few_per_thread=few_per_thread)
+    # 64 registers each are too few for packs of 8 on sm_100: they spill.
+    cut = cut_streamed(choice, packs, reads=reads, fewer=int(choice.x_size == 2), few_per_thread=few_per_thread)
     function = "split_reduce" if choice.problem.op in REDUCTIONS else "stream"
     return _build(choice, algorithm, function, pack, alignment, cut)
 

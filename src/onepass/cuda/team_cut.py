@@ -91,17 +91,18 @@ def cut_waiting(
     in_shared: tuple[int, int],
     *,
     stage_waves: bool,
+    fewer: int = 0,
 ) -> TeamCut:
     """A row whose slices wait: in registers or, where those hold too little, in the shared memory of `in_shared`,
     threads of a block and blocks on a multiprocessor; `stage_waves`: also where rows are more than are at work at
-    once."""
+    once. `fewer`: as _most_resident's."""
     staged = choice.tuning.staged
     cut = None if staged else cut_held(choice, packs, registers)
     if staged is None:
         waves = cut is not None and choice.problem.rows * cut.blocks > cut.resident * choice.device.multiprocessors
         staged = cut is None or (waves and stage_waves)
     if staged:
-        cut = cut_staged(choice, pack, alignment, packs, in_shared)
+        cut = cut_staged(choice, pack, alignment, packs, in_shared, fewer)
     if cut is None:
         where = "shared memory of the GPU" if staged else "registers of its blocks"
         raise choice.refuse(f"a row of {packs * pack * choice.kept_size} bytes does not fit the {where}")
@@ -128,13 +129,15 @@ def fewest_staged(choice: Choice, pack: int, alignment: str, packs: int, residen
 
 
 def cut_staged(
-    choice: Choice, pack: int, alignment: str, packs: int, threads_and_blocks: tuple[int, int]
+    choice: Choice, pack: int, alignment: str, packs: int, in_shared: tuple[int, int], fewer: int
 ) -> TeamCut | None:
     """A row whose slices wait in shared memory, in blocks of so many threads, so many of them on a multiprocessor if
     that holds the row; None where none does."""
     tuning, device = choice.tuning, choice.device
-    threads, resident = threads_and_blocks
+    threads, resident = in_shared
     threads = tuning.threads or threads
+    most = _most_resident(choice, threads, fewer)
+    resident = min(resident, most)
     while resident > 1 and fewest_staged(choice, pack, alignment, packs, resident) > resident * device.multiprocessors:
         resident -= 1
     at_once = resident * device.multiprocessors
@@ -147,32 +150,33 @@ def cut_staged(
     slice_packs = ceil_div(packs, blocks) + 2 * (alignment != "whole")
     shared_bytes = stages * (slice_packs * pack * choice.kept_size + _rest_bytes(choice))
     fit = device.shared_per_multiprocessor // (shared_bytes + 2 * BLOCK_SCRATCH)
-    resident = min(fit, _most_resident(choice, threads))
+    resident = min(fit, most)
     if shared_bytes > _room(choice, 1) or blocks > resident * device.multiprocessors:
         return None
     return TeamCut(packs, blocks, threads, resident, stages=stages, shared_bytes=shared_bytes)
 
 
-def cut_streamed(choice: Choice, packs: int, *, reads: int, few_per_thread: int = 0) -> TeamCut:
-    """A row whose slices wait nowhere. Of up to `few_per_thread` packs a thread it has two blocks a multiprocessor."""
+def cut_streamed(choice: Choice, packs: int, *, reads: int, fewer: int, few_per_thread: int = 0) -> TeamCut:
+    """A row whose slices wait nowhere. Of up to `few_per_thread` packs a thread it has two blocks a multiprocessor;
+    `fewer`: as _most_resident's."""
     multiprocessors, rows = choice.device.multiprocessors, max(1, choice.problem.rows)
     threads = choice.tuning.threads or SPLIT_THREADS
-    # 64 registers each are too few for packs of 8 on sm_100: they spill.
-    resident = max(1, _most_resident(choice, threads) - (choice.x_size == 2))
+    resident = _most_resident(choice, threads, fewer)
     blocks = choice.tuning.blocks
     if blocks is None:
         spread = resident * multiprocessors // rows
         if packs < few_per_thread * threads * spread:
-            spread = 2 * multiprocessors // rows
+            spread = min(2, resident) * multiprocessors // rows
         blocks = max(1, min(spread, packs // threads))
     if blocks > resident * multiprocessors:
         raise choice.refuse(f"no more than {resident * multiprocessors} blocks are at work at once")
     return TeamCut(packs, blocks, threads, resident, reads=reads)
 
 
-def _most_resident(choice: Choice, threads: int) -> int:
-    """Blocks of so many threads that leave each the 64 registers, in float64 128, that walks along a slice take."""
-    return max(1, choice.device.max_threads // (2 * choice.registers_per_element) // threads)
+def _most_resident(choice: Choice, threads: int, fewer: int) -> int:
+    """Blocks of so many threads that leave each at least the 64 registers, in float64 128, that a walk along a slice
+    takes; `fewer` than that, but one, for walks that take more."""
+    return max(1, choice.device.max_threads // (2 * choice.registers_per_element) // threads - fewer)
 
 
 def shares_pay(

@@ -61,11 +61,11 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         const Section<RowCut> kept_section{cut, kept, 0, 1, cut.edges()};
 
         auto mine = Sum<C>::identity();
-        for_each<T, N, kInFlightOfBoth>(RowPart{row.reader, kept_section}, threadIdx.x,
-                                        [&](int64 column, auto& values) {
-                                            waiting.keep(column, values);
-                                            mine.add(sum_of_terms<Op>(values));
-                                        });
+        for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{row.reader, kept_section}, threadIdx.x,
+                                              [&](int64 column, auto& values) {
+                                                  waiting.keep(column, values);
+                                                  mine.add(sum_of_terms<Op>(values));
+                                              });
         if constexpr (kShape.kept != kWholeRow) {
             add_terms<Op, T, N>(RowPart{row.reader, Section<RowCut>{cut, rest, kept, 1, 0}}, mine);
         }
@@ -73,10 +73,10 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 
         const auto write = [&](int64 column, auto& values) { write_gradients<Op>(row.writer, column, values, sum); };
         if constexpr (kShape.kept != kWholeRow) {
-            for_each<T, N, kInFlightOfBoth>(RowPart{row.reader, Section<RowCut>{cut, rest, cut.packs - 1, -1, 0}},
-                                            threadIdx.x, write);
+            for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{row.reader, Section<RowCut>{cut, rest, cut.packs - 1, -1, 0}},
+                                                  threadIdx.x, write);
         }
-        for_each<T, N, kInFlightOfBoth>(RowPart{waiting.reader(), kept_section}, threadIdx.x, write);
+        for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{waiting.reader(), kept_section}, threadIdx.x, write);
     }
 }
 

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             add_terms<Op, T, N>(row, mine);
             const C sum = sum_of_row(r, mine.value());
             if constexpr (kGroups > 1) ptx::wait_for_copies<kGroups*(kShape.stages - 1)>();
-            for_each<T, N, kInFlightOfBoth>(row, threadIdx.x, [&](int64 column, auto& values) {
+            for_each<T, N, kInFlightOfBoth<C, N>>(row, threadIdx.x, [&](int64 column, auto& values) {
                 write_gradients<Op>(slice.writer, column, values, sum);
             });
             if constexpr (kShape.stages > 1) stage ^= 1;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         add_terms<Op, T, N>(slice, mine);
         const C sum = exchange(mine.value(), C(0), MergeStates<C, Add>());
         if (r + place.teams >= job.rows) leaving = exchange.leave();
-        for_each_back<T, N, kInFlightOfBoth>(slice, threadIdx.x, [&](int64 column, auto& values) {
+        for_each_back<T, N, kInFlightOfBoth<C, N>>(slice, threadIdx.x, [&](int64 column, auto& values) {
             write_gradients<Op>(slice.writer, column, values, sum);
         });
     }
