@@ -8,6 +8,7 @@ from helpers import run_python
 from torch_cases import DEVICES, assert_like, random_tensor
 
 import onepass
+from onepass.torch import thresholds
 
 FUNCTIONS = {
     "aten::_softmax": lambda x: torch.nn.functional.softmax(x, 1),
@@ -289,3 +290,32 @@ def test_who_serves_is_a_matter_of_the_table(name, shape, dim, who):
     assert counts == {"onepass": 0, "torch": 0} | {who: 2}
     assert torch.equal(actual, expected) or who == "onepass"
     assert_like(actual, expected, scale=1.0)
+
+
+# What GPUs leave to torch: operator, bytes of an element, shape, dim.
+LEFT_ON_GPUS = [
+    ("softmax_backward", 4, (1, 1 << 20), -1),
+    ("softmax_backward", 4, (2, 2, 20000), 2),
+    ("log_softmax_backward", 2, (4096, 50257), 1),
+    ("log_softmax_backward", 4, (4096, 50257), -1),
+]
+KEPT_ON_GPUS = [
+    ("softmax", 4, (1, 1 << 20), -1),
+    ("log_softmax", 2, (4096, 50257), -1),
+    ("softmax_backward", 4, (1, 1 << 14), -1),  # as long as a short row may be
+    ("softmax_backward", 2, (5, 1 << 20), -1),
+    ("softmax_backward", 2, (4096, 50257), -1),
+    ("softmax_backward", 4, (1 << 20, 2), 0),
+    ("softmax_backward", 4, (1, 1 << 20, 1), 1),  # not the last dim, though it lies as one
+    ("log_softmax_backward", 2, (4096, 50256), -1),
+    ("log_softmax_backward", 4, (64, 16388), -1),  # whole packs of 16 bytes
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "itemsize", "shape", "dim", "slow"),
+    [(*c, True) for c in LEFT_ON_GPUS] + [(*c, False) for c in KEPT_ON_GPUS],
+    ids=str,
+)
+def test_what_gpus_leave_to_torch(op, itemsize, shape, dim, slow):
+    assert thresholds._is_slow_on_gpus(op, itemsize, shape, dim) is slow
