@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import simulator
+from cuda_cases import SCRATCH_HEAD
 from helpers import DTYPES, nan_filled, random_array
 from ulp import max_ulp
 
@@ -101,12 +102,17 @@ class Launch:
     offsets: tuple
     dims: tuple
 
-    def arrays(self):
+    def arrays(self, grid=8):
+        """In the order of the Job's words; then scratch memory for so many blocks, where they share rows."""
         places = zip(self.bases, self.views, self.offsets, strict=True)
-        return [
+        arrays = [
             simulator.Array(base, offset, _into(base, view), word=number)
             for number, (base, view, offset) in enumerate(places)
         ]
+        if self.plan.team:
+            scratch = np.zeros((SCRATCH_HEAD + grid * self.plan.scratch_bytes) // 4, np.uint32)
+            arrays.append(simulator.Array(scratch, word=self.plan.arrays + len(self.plan.words) - 1))
+        return arrays
 
     def reference(self):
         saved, _, dy, *lse = self.views
@@ -126,9 +132,9 @@ class Launch:
 
     def run(self, machine, *, grid=2, seed=0):
         """dx. Few blocks, so that each takes several rows."""
-        blocks = min(grid, self.plan.blocks(1, 1))
-        after = machine.launch(self.plan, self.arrays(), grid=blocks, seed=seed)
-        for number, (contents, base) in enumerate(zip(after, self.bases, strict=True)):
+        blocks = self.plan.blocks(1, grid) if self.plan.team else min(grid, self.plan.blocks(1, 1))
+        after = machine.launch(self.plan, self.arrays(blocks), grid=blocks, seed=seed)
+        for number, (contents, base) in enumerate(zip(after, self.bases, strict=not self.plan.team)):
             if number != 1:
                 np.testing.assert_array_equal(contents.view(np.uint8), base.view(np.uint8))
         base, view = self.bases[1], self.views[1]

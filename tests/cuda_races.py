@@ -1,6 +1,7 @@
 """Launches on which every barrier matters: several rows per block and several warps per block, one per kernel that has
 a barrier. tests/test_cuda_races.py runs them under sanitizers, tools/mutate_barriers.py on broken headers."""
 
+import cuda_gradient_cases as gradient_cases
 from cuda_cases import Layout, launch
 from simulator import Simulator, SimulatorError
 
@@ -26,9 +27,8 @@ def launches():
         cases.append(launch("strided", "softmax", Layout((40, 150), 0), algorithm="strided", tuning=tuning))
         cases.append(launch("strided", "log_softmax", Layout((3, 40, 50), 1), algorithm="strided", tuning=tuning))
     for op in ("softmax", "logsumexp"):
-        for stages in (None, 2):
-            tuning = Tuning(threads=128, across=8, stages=stages)
-            cases.append(launch("strided_held", op, Layout((40, 150), 0), algorithm="strided", tuning=tuning))
+        tuning = Tuning(threads=128, across=8)
+        cases.append(launch("strided_held", op, Layout((40, 150), 0), algorithm="strided", tuning=tuning))
     for op in ("mean", "amin"):
         cases.append(launch("strided_reduce", op, Layout((40, 150), 0), algorithm="strided", tuning=_WARPS))
     return cases + _teams()
@@ -51,7 +51,11 @@ def _teams():
     for op in ("sum", "logsumexp"):
         cases.append(launch("split_reduce", op, Layout((5, 701)), algorithm="split", tuning=tuning))
         cases.append(launch("strided_split", op, Layout((90, 150), 0), algorithm="strided_split", tuning=tuning))
-    return cases
+    # A gradient that waits for one array, then for the other.
+    tuning = Tuning(threads=128, blocks=2, staged=True)
+    rows = gradient_cases.Layout((5, 701))
+    case = gradient_cases.launch("gradient", "log_softmax_backward", rows, algorithm="split", tuning=tuning)
+    return [*cases, case]
 
 
 # What orders the threads of a block: barriers, and the change of place that saves a second one. What orders blocks: the

@@ -52,6 +52,14 @@ def gradients():
                 layout = gradient_cases.rows_of(length, rows=37)[why]
                 case = gradient_cases.launch(algorithm, "softmax_backward", layout, dtype, algorithm, tuning=tuning)
                 cases.append(case)
+    for algorithm, tuning in (
+        ("split", Tuning(threads=128, staged=False)),
+        ("split", Tuning(blocks=5, staged=True)),
+        ("stream", Tuning()),
+    ):
+        for op, why in (("softmax_backward", "only the inputs agree"), ("log_softmax_backward", "aligned")):
+            layout = gradient_cases.rows_of(30001)[why]
+            cases.append(gradient_cases.launch(algorithm, op, layout, "bfloat16", algorithm, tuning=tuning))
     rows = gradient_cases.Layout((37, 9001))
     cases.append(gradient_cases.launch("rows", "logsumexp_backward", rows, algorithm="warp"))
     for op in gradient_cases.FORWARD:

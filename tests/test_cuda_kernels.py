@@ -30,8 +30,6 @@ HELD = {
     "lanes share columns, fewer warps": (Layout((3, 41, 24), 1), Tuning(across=4, threads=64)),
     "one warp": (Layout((50, 37), 0), Tuning(across=8, threads=32)),
     "more threads than steps": (Layout((50, 3, 6), 1), Tuning(across=4, threads=32)),
-    "the next tile ahead": (Layout((3, 41, 100), 1), Tuning(across=8, threads=64, stages=2)),
-    "the next tile ahead, one thread to a row": (Layout((5, 9, 84), 1), Tuning(threads=32, stages=2)),
 }
 MIXED = [("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "bfloat16")]
 LAUNCHES = {}

@@ -29,6 +29,10 @@ def gradients():
                 cases.append(case)
         layout = gradient_cases.Layout((5, 301))
         cases.append(gradient_cases.launch("odd", "log_softmax_backward", layout, "bfloat16", algorithm, tuning=tuning))
+    for algorithm, staged in (("split", False), ("split", True), ("stream", None)):
+        tuning = Tuning(threads=64, blocks=2, staged=staged)
+        layout = gradient_cases.Layout((5, 301))
+        cases.append(gradient_cases.launch("odd", "softmax_backward", layout, "bfloat16", algorithm, tuning=tuning))
     for why, layout in gradient_cases.rows_of(260, rows=3).items():
         cases.append(gradient_cases.launch(why, "logsumexp_backward", layout, "float32", "warp"))
     for why, layout in gradient_cases.STRIDED.items():

@@ -12,9 +12,11 @@ from onepass.bench import gpu_gradients
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
 from onepass.bench.gpu_contenders import GpuData
 from onepass.cuda import precompile
-from onepass.cuda.device import NAMES
+from onepass.cuda.device import NAMES, by_name
 
 HOT = ["cuCtxGetCurrent", "cuLaunchKernel"]
+# Where blocks share rows: their scratch memory is that of the stream, or of the graph that it is captured in.
+HOT_OF_TEAMS = ["cuCtxGetCurrent", "cuStreamGetCaptureInfo_v2", "cuStreamGetId", "cuLaunchKernelEx"]
 SUMS = ("softmax_backward", "log_softmax_backward")
 GRADIENTS = (*SUMS, "logsumexp_backward")
 SHAPE = (64, 1000)
@@ -66,11 +68,13 @@ def test_out_may_be_an_input(gpu, array, op):
     ("options", "algorithm"),
     [
         ({"dim": 0}, "strided"),
-        ({"dim": (0, 1)}, "block_uncached"),
+        ({"dim": (0, 1)}, "split"),
         ({"dtype": np.float64}, "block"),
         ({"algorithm": "warp"}, "warp"),
         ({"algorithm": "block_smem"}, "block_smem"),
         ({"algorithm": "block_uncached"}, "block_uncached"),
+        ({"algorithm": "split"}, "split"),
+        ({"algorithm": "stream"}, "stream"),
         ({"algorithm": "strided"}, "strided"),
     ],
     ids=str,
@@ -80,7 +84,7 @@ def test_every_way_to_say_a_call_gets_hot(gpu, array, options, algorithm):
     call("softmax_backward", *inputs, **options)
     gpu.forget_calls()
     dx = call("softmax_backward", *inputs, **options)
-    assert gpu.calls == HOT
+    assert gpu.calls == (HOT_OF_TEAMS if algorithm in ("split", "stream") else HOT)
     assert _engine.last_algorithm() == algorithm
     assert dx.dtype == np.dtype(options.get("dtype", "float32")).name
 
@@ -101,6 +105,20 @@ def test_where_dy_lies_is_part_of_the_plan(gpu, array):
         assert gpu.calls == HOT
     call("softmax_backward", y, array(SHAPE, strides=(1, 0)))
     assert gpu.words(13)[3:] == (64, 1000, 64, 1000, 1000, 1, 1000, 1, 1, 0)
+
+
+@pytest.mark.parametrize("op", SUMS)
+def test_blocks_that_share_a_row_are_launched_together(gpu, array, op):
+    """And find behind the axes how many they are, how many packs each has, and where they talk."""
+    y, dy = inputs_of(op, array, (1, 128256))
+    for _ in range(2):
+        gpu.forget_calls()
+        dx = call(op, y, dy)
+        assert (list(gpu.launched.grid), gpu.launched.cooperative) == ([63, 1, 1], 1)
+        *words, scratch = gpu.words(16)
+        assert words == [y.address, dx.address, dy.address, 1, 128256, 1, 0, 0, 0, 128256, 1, 1, 1, 63, 509]
+        assert scratch != 0
+    assert gpu.calls == HOT_OF_TEAMS
 
 
 def test_nothing_to_do_is_no_launch(gpu, array):
@@ -137,10 +155,13 @@ def test_an_algorithm_that_cannot_serve_says_why(gpu, array):
             call("softmax_backward", *inputs_of("softmax_backward", array, (4, length)), algorithm=algorithm)
     with pytest.raises(ValueError, match="bytes of shared memory"):
         call("softmax_backward", *inputs_of("softmax_backward", array, (4, 100000)), algorithm="block_smem")
-    with pytest.raises(ValueError, match="no row is needed twice"):
-        call("logsumexp_backward", *inputs_of("logsumexp_backward", array), algorithm="block")
-    with pytest.raises(ValueError, match="do not lie side by side"):
-        call("softmax_backward", *inputs_of("softmax_backward", array), dim=0, algorithm="block")
+    for algorithm in ("block", "split", "stream"):
+        with pytest.raises(ValueError, match="no row is needed twice"):
+            call("logsumexp_backward", *inputs_of("logsumexp_backward", array), algorithm=algorithm)
+        with pytest.raises(ValueError, match="do not lie side by side"):
+            call("softmax_backward", *inputs_of("softmax_backward", array), dim=0, algorithm=algorithm)
+    with pytest.raises(ValueError, match="bytes does not fit the shared memory of the GPU"):
+        call("softmax_backward", *inputs_of("softmax_backward", array, (1, 1 << 25)), algorithm="split")
 
 
 # ---- libraries ----
@@ -237,12 +258,32 @@ def test_explain_knows_every_device(op, device):
         assert str(report)
 
 
+@pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum", *SUMS])
+@pytest.mark.parametrize("device", NAMES)
+def test_shared_rows_have_blocks_that_are_at_work_at_once(op, device):
+    """On every device, few of whose multiprocessors have as many threads as an H200's."""
+    for shape in ((1, 100_000), (3, 1 << 20), (8, 1 << 22), (300, 1 << 18), (1, 1 << 25)):
+        for dtype in ("float32", "bfloat16", "float64"):
+            plan = explain(op, shape, dtype, device=device).plan
+            known = by_name(device)
+            assert plan.team <= plan.resident(known) * known.multiprocessors
+            assert plan.shared_bytes <= known.shared_per_block
+
+
 @pytest.mark.parametrize(
     ("op", "shape", "dim", "text"),
     [
         ("softmax_backward", (4096, 4096), -1, "block: a block of 256 per row, 2 x packs of 8 each, in registers"),
         ("softmax_backward", (70, 300), -1, "warp: 32 lanes per row, 2 x packs of 8 each, head and tail peeled"),
-        ("softmax_backward", (64, 1 << 20), -1, "packs of 8 each, partly in 231392 bytes of shared memory"),
+        ("softmax_backward", (1, 1 << 20), -1, "split: 128 blocks of 512 per row, 2 x packs of 8 each, in registers"),
+        ("softmax_backward", (64, 1 << 20), -1, "22 blocks of 512 per row, packs of 8 each, in 190688 bytes of shared"),
+        (
+            "softmax_backward",
+            (2, 1 << 25),
+            -1,
+            "stream: 198 blocks of 256 per row, packs of 8 each, kept nowhere, 2 re",
+        ),
+        ("log_softmax_backward", (4096, 70000), -1, "packs of 8 each, partly in 231392 bytes of shared memory"),
         ("logsumexp_backward", (64, 4096), -1, "warp: 32 lanes per segment of a row, packs of 8 each, read once"),
         ("softmax_backward", (64, 64, 48), 1, "packs of 8 each, in 16384 bytes of shared memory"),
     ],
@@ -258,10 +299,17 @@ def test_the_ladder():
         (520, "block"),
         (8192, "block"),
         (8200, "block_smem"),
-        (57000, "block_smem"),
+        (28000, "block_smem"),  # two blocks on a multiprocessor: one works while the other waits
+        (32000, "split"),
+        (131072, "split"),
     ):
         assert explain("softmax_backward", (4096, length), "bfloat16", device="h200").plan.algorithm == algorithm
-    plan = explain("softmax_backward", (4096, 131072), "bfloat16", device="h200").plan
-    assert (plan.algorithm, plan.reads) == ("block_uncached", 2)
+    for length, algorithm in ((1 << 12, "block"), (1 << 15, "split"), (1 << 21, "split"), (1 << 25, "stream")):
+        assert explain("softmax_backward", (3, length), "float32", device="h200").plan.algorithm == algorithm
+    plan = explain("log_softmax_backward", (4096, 70000), "bfloat16", device="h200").plan
+    assert (plan.algorithm, plan.reads) == (
+        "block_uncached",
+        2,
+    )  # most of a row waits, and of the rest dy is read again
     assert 0 < plan.shared_bytes <= 227 << 10
     assert explain("logsumexp_backward", (4096, 131072), "bfloat16", device="h200").plan.reads == 1

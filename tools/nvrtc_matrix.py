@@ -100,7 +100,16 @@ def problems() -> Iterator[tuple]:
         for length in (1000, 30000, 262144):
             yield "softmax_backward", dtype, dtype, (4096, length), 1, None, unknown
         yield "softmax_backward", dtype, dtype, (4096, 64), 0, None, known
+    for op in ("softmax_backward", "log_softmax_backward"):  # rows that several blocks share, or that one could
+        for dtype in ("float32", "bfloat16") if op.startswith("log") else ("float32", "bfloat16", "float16", "float64"):
+            for shape in ((1, 128256), (32, 128257), (1, 1 << 20), (128, 2097152), (2, 1 << 25)):
+                yield op, dtype, dtype, shape, 1, None, known
+        for dtype in ("float32", "bfloat16"):
+            for algorithm in ("split", "stream", "block_uncached"):
+                yield op, dtype, dtype, (32, 128257), 1, algorithm, unknown
+            yield op, dtype, dtype, (4096, 262144), 1, "block_uncached", known
     for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
+        yield "softmax_backward", dtype, result, (8, 128256), 1, None, known
         yield "softmax_backward", dtype, result, (4096, 1000), 1, None, known
         yield "log_softmax_backward", dtype, result, (4096, 8192), 1, None, known
     for dtype in ("float32", "bfloat16", "float16", "float64"):

@@ -27,7 +27,7 @@ BLOCK_SCRATCH = 1024
 # As many times the blocks that are resident at once, then blocks take further rows. OneFlow's number is 32; measured on
 # an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
 # bfloat16).
-WAVES = 1024
+_WAVES = 1024
 _OPS = {
     "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
@@ -111,7 +111,6 @@ class Tuning:
     staged: bool | None = None
     blocks: int | None = None  # per row, split and stream
     parts: int | None = None  # of a slice of split that waits in shared memory
-    stages: int | None = None  # strided: 2, the next tile waits in shared memory
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class CudaPlan:
             return f"{self.algorithm}: {tile}{blocks}, {access} each{alignment}, {self._wait}"
         if self.team:
             many = f"{self.team} block{'s' * (self.team != 1)} of {self.threads}"
-            packs = int(shape["packs"]) * max(1, int(shape["parts"]))
+            packs = int(shape["packs"]) * max(1, int(shape.get("parts", 1)))
             held = f"{packs} x {access} each" if packs else f"{access} each"
             return f"{self.algorithm}: {many} per row, {held}{alignment}, {self._wait}"
         lanes = int(shape.get("lanes", self.threads))
@@ -191,8 +190,6 @@ class CudaPlan:
     @property
     def _wait(self) -> str:
         """Where a row waits between its passes."""
-        if dict(self.shape).get("ahead") == "true":
-            return f"in registers, the next tile in {self.shared_bytes} bytes of shared memory"
         if self.shared_bytes:
             part = "partly " if self.reads > 1 else ""
             return f"{part}in {self.shared_bytes} bytes of shared memory"
@@ -289,7 +286,6 @@ def build(
     units_per_block: int,
     axes: tuple[Axis, ...],
     reads: int,
-    waves: int = WAVES,
     team: Team | None = None,
 ) -> CudaPlan:
     problem = choice.problem
@@ -322,7 +318,7 @@ def build(
         shared_bytes=shared_bytes,
         units=units if problem.length or not choice.elementwise else 0,
         units_per_block=units_per_block,
-        waves=waves,
+        waves=_WAVES,
         arrays=arrays,
         words=(
             problem.rows,

@@ -6,7 +6,7 @@ from ..problem import GRADIENTS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
 from .plan_gradient import plan_gradient
-from .plan_split import SPLIT_ALGORITHMS, plan_split, shares_pay
+from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
 from .thresholds import (
     ACCESS_BYTES,
@@ -90,7 +90,7 @@ def make_cuda_plan(
     if algorithm in ("strided", "strided_split"):
         return plan_strided(choice)
     pack, alignment = _row_pack(choice)
-    shared = shares_pay(choice, pack, alignment) if algorithm is None else algorithm
+    shared = sharing_algorithm(choice, pack, alignment) if algorithm is None else algorithm
     if shared in SPLIT_ALGORITHMS:
         return plan_split(choice, shared, pack, alignment)
     plan_rows = _plan_reduction if problem.op in REDUCTIONS else _plan_rows

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..problem import Axis
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, build
+from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
+from .plan_split import SPLIT_ALGORITHMS
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
-    GRADIENT_BLOCK_REGISTERS,
-    GRADIENT_BLOCK_REGISTERS_OF_DOUBLES,
     GRADIENT_SEGMENT_PACKS,
     LONE_THREADS,
     LOOP_THREADS,
@@ -19,7 +19,7 @@ from .thresholds import (
     ceil_power,
 )
 
-_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", "strided")
+_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", *SPLIT_ALGORITHMS, "strided")
 _WHOLE_ROW = -1  # gradient_block_smem.h's
 
 
@@ -122,11 +122,20 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     problem, tuning, device = choice.problem, choice.tuning, choice.device
     pack, alignment, wide_dy, wide_saved = _row_access(choice)
     packs = max(1, problem.length // pack)
+    access: dict[str, int | str | bool] = {
+        "pack": pack,
+        "alignment": alignment,
+        "wide_dy": wide_dy,
+        "wide_saved": wide_saved,
+    }
+    shared = choice.algorithm or gradient_shares_pay(choice, pack, alignment)
+    if shared in SPLIT_ALGORITHMS:
+        return plan_gradient_split(choice, shared, access, _along(choice), packs)
     # A thread holds two values for each element.
     registers = 2 * choice.registers_per_element
     limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else WARP_REGISTERS
     warp_packs = max(1, limit // registers // pack)
-    block_packs = max(1, _block_registers(choice) // registers // pack)
+    block_packs = max(1, block_registers(choice) // registers // pack)
     most_threads = tuning.threads or 1024
     smem_bytes = _shared_bytes(choice, pack, packs, alignment)
     fits_smem = smem_bytes + BLOCK_SCRATCH <= device.shared_per_block
@@ -158,21 +167,11 @@ def _plan_rows(choice: Choice) -> CudaPlan:
         raise choice.refuse(
             f"dy and y of a row take {smem_bytes} bytes of shared memory, a block has {device.shared_per_block}"
         )
-    access: dict[str, int | str | bool] = {
-        "pack": pack,
-        "alignment": alignment,
-        "wide_dy": wide_dy,
-        "wide_saved": wide_saved,
-    }
     if chosen == "warp":
         return _plan_warp(choice, access, packs)
     if chosen == "block":
         return _plan_block(choice, access, packs)
     return _plan_loop(choice, chosen, access, smem_bytes)
-
-
-def _block_registers(choice: Choice) -> int:
-    return GRADIENT_BLOCK_REGISTERS if choice.registers_per_element == 1 else GRADIENT_BLOCK_REGISTERS_OF_DOUBLES
 
 
 def _shared_bytes(choice: Choice, pack: int, packs: int, alignment: str) -> int:
@@ -216,7 +215,7 @@ def _plan_warp(choice: Choice, access: dict[str, int | str | bool], packs: int) 
 def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int) -> CudaPlan:
     tuning, pack = choice.tuning, int(access["pack"])
     threads = tuning.threads or 64
-    per_thread = max(1, _block_registers(choice) // (2 * choice.registers_per_element) // pack)
+    per_thread = max(1, block_registers(choice) // (2 * choice.registers_per_element) // pack)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
     per_thread = -(-packs // threads)

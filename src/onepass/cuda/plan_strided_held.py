@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..problem import Axis
-from .kernel_plan import DIRECT, WAVES, Choice, CudaPlan, build
+from .kernel_plan import Choice, CudaPlan, build
 from .thresholds import (
     FORCED_WARP_REGISTERS,
     HELD_ALONE_REGISTERS,
@@ -31,10 +31,6 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
         return None
     pack, across, threads = found
     steps = ceil_div(problem.length, threads // across)
-    tile_bytes = problem.length * across * pack * choice.x_size
-    ahead = tuning.stages == 2
-    if ahead and (choice.load.type != DIRECT or pack * choice.x_size < 4):
-        raise choice.refuse("a tile goes to shared memory as it is, in accesses of 4 bytes at least, or not ahead")
     resident = tuning.resident or TILE_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
@@ -45,12 +41,9 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
         "across": across,
         "packs": steps,
         "pack": pack,
-        "ahead": ahead,
     }
     choice.why.append(f"{across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {pack} each")
     choice.why.append(f"a thread holds {steps} of the {problem.length} steps in registers: read once")
-    if ahead:
-        choice.why.append(f"the block's next tile is on its way to {tile_bytes} bytes of shared memory")
     return build(
         choice,
         "strided",
@@ -59,12 +52,11 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
         "StridedHeld",
         shape,
         threads=threads,
-        shared_bytes=tile_bytes if ahead else 0,
+        shared_bytes=0,
         units=problem.rows,
         units_per_block=across * pack,
         axes=(*kept, *reduced),
         reads=1,
-        waves=1 if ahead else WAVES,
     )
 
 

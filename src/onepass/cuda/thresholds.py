@@ -109,6 +109,17 @@ FEW_REDUCED_PACKS = 8192
 ONLINE_COST = 1.58
 SPLIT_COST = ((8, 1.35), (3, 1.53), (1, 1.85))
 STREAM_COST = 1.7
+# Of gradients, `split`: their arithmetic hides behind their loads, that of exponentials did not (modelled). The others
+# cost the bytes that they move.
+GRADIENT_SPLIT_COST = ((8, 1.1), (3, 1.25), (1, 1.5))
+# Threads of blocks whose slices of both arrays wait in shared memory, and how many on a multiprocessor, by bytes of an
+# element: 4096x131072 bfloat16 874 with 1 of 512, 915 with 3 of 256. Rows of fewer packs than that wait in registers,
+# if these hold them and elements have 4 bytes: 128x262144 float32 125 to 130, in shared memory 129.
+GRADIENT_STAGED_BLOCKS = {2: (512, 1), 4: (512, 2), 8: (512, 1)}
+GRADIENT_STAGED_PACKS = 1 << 17
+# Rows of up to so many bytes, of both arrays, have a block alone where rows are many: 8192x32000 bfloat16 406 against
+# 418, but 4096x50257 415 against 352.
+LONE_GRADIENT_BYTES = 160 << 10
 # A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
 # with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
 FEW_REDUCED_PER_THREAD = 32

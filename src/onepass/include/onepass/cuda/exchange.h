@@ -44,6 +44,11 @@ struct TeamPlace {
     }
 };
 
+// Of a launch with one exchange a row, by the team that has the most.
+__device__ __forceinline__ unsigned exchanges_of(int64 rows, const TeamPlace& place) {
+    return static_cast<unsigned>((rows + place.teams - 1) / place.teams);
+}
+
 // A team's part of scratch memory: what each block publishes at a time, kStates states of type State, and the numbers
 // that tell one time from the next.
 //
@@ -209,6 +214,18 @@ class Exchange {
    private:
     TeamMemory<State, 1> memory_;
     Scratch& scratch_;
+};
+
+// Merges the states that the lanes of a warp have: an Exchange's `merge`.
+template <class State, class Combine>
+struct MergeStates {
+    template <int kSlots>
+    __device__ __forceinline__ State operator()(const State (&states)[kSlots]) const {
+        State total = states[0];
+#pragma unroll
+        for (int s = 1; s < kSlots; ++s) total = Combine()(total, states[s]);
+        return all_reduce_lanes<kWarpLanes>(total, Combine());
+    }
 };
 
 }  // namespace onepass::cuda

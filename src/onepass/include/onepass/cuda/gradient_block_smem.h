@@ -5,8 +5,7 @@
 // A thread reads back only what it has written itself, so what waits in shared memory needs no barrier.
 #pragma once
 
-#include "block_smem.h"
-#include "gradient_row.h"
+#include "gradient_kept.h"
 #include "reduce.h"
 
 namespace onepass::cuda {
@@ -24,23 +23,18 @@ struct GradientBlockSmem {
 
 inline constexpr int kWholeRow = -1;
 
-// Some of a row's packs, in either order, for for_each: with the row's edges or without.
-template <class Reader, class RowCut>
+// Some of a row's packs, in either order, with the row's edges or without.
+template <class RowCut>
 struct Section {
-    struct SectionCut {
-        const RowCut& row;
-        int64 packs;
-        int64 first;
-        int64 step;
-        int edge_count;
+    const RowCut& row;
+    int64 packs;
+    int64 first;
+    int64 step;
+    int edge_count;
 
-        __device__ __forceinline__ int edges() const { return edge_count; }
-        __device__ __forceinline__ int64 pack_column(int64 pack) const { return row.pack_column(first + step * pack); }
-        __device__ __forceinline__ int64 edge_column(int edge) const { return row.edge_column(edge); }
-    };
-
-    const Reader& reader;
-    SectionCut cut;
+    __device__ __forceinline__ int edges() const { return edge_count; }
+    __device__ __forceinline__ int64 pack_column(int64 pack) const { return row.pack_column(first + step * pack); }
+    __device__ __forceinline__ int64 edge_column(int edge) const { return row.edge_column(edge); }
 };
 
 template <class Op, class Dy, class Saved, class Dx, GradientBlockSmem kShape>
@@ -49,63 +43,40 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
     using C = typename Rows::C;
     using RowCut = typename Rows::RowCut;
-    using KeptDy = KeptRow<Dy, C, RowCut>;
-    using KeptSaved = KeptRow<Saved, C, RowCut>;
-    using KeptReader = BothReader<C, typename KeptDy::Reader, typename KeptSaved::Reader>;
+    using Kept = KeptBoth<Dy, Saved, C, RowCut>;
     using Reduce = BlockReduce<kShape.threads>;
     constexpr int T = kShape.threads;
     constexpr int N = Rows::N;
-    constexpr int kAhead = kInFlight / 2;  // of two arrays
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
 
     const int64 row_packs = kShape.kept == kWholeRow ? job.length / N : kShape.kept;
-    const int64 dy_elements = row_packs * N + KeptDy::kEdgeRoom;
-    // dy takes whole accesses, so that what follows it starts on a boundary.
-    const int64 dy_bytes =
-        (dy_elements * static_cast<int64>(sizeof(Dy)) + kAccessBytes - 1) / kAccessBytes * kAccessBytes;
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
         const auto row = Rows::at(job, r);
-        using Reader = decltype(row.reader);
         const RowCut& cut = row.cut;
-        const KeptDy kept_dy{{reinterpret_cast<Dy*>(memory), cut}, cut};
-        const KeptSaved kept_saved{{reinterpret_cast<Saved*>(memory + dy_bytes), cut}, cut};
+        const auto waiting = Kept::at(memory, row_packs, cut);
         const int64 kept = cut.packs < row_packs ? cut.packs : row_packs;
         const int64 rest = cut.packs - kept;
+        const Section<RowCut> kept_section{cut, kept, 0, 1, cut.edges()};
 
         auto mine = Sum<C>::identity();
-        for_each<T, N, kAhead>(Section<Reader, RowCut>{row.reader, {cut, kept, 0, 1, cut.edges()}}, threadIdx.x,
-                               [&](int64 column, auto& values) {
-                                   constexpr int kCount = sizeof(values) / sizeof(values[0]);
-                                   C dy[kCount], saved[kCount];
-#pragma unroll
-                                   for (int i = 0; i < kCount; ++i) {
-                                       dy[i] = values[i].dy;
-                                       saved[i] = values[i].saved;
-                                   }
-                                   kept_dy.keep(column, dy);
-                                   kept_saved.keep(column, saved);
-                                   mine.add(sum_of_terms<Op>(values));
-                               });
-        if constexpr (kShape.kept != kWholeRow && Op::kSumsSaved) {
-            for_each<T, N, kAhead>(Section<Reader, RowCut>{row.reader, {cut, rest, kept, 1, 0}}, threadIdx.x,
-                                   [&](int64, auto& values) { mine.add(sum_of_terms<Op>(values)); });
-        } else if constexpr (kShape.kept != kWholeRow) {
-            using DyReader = decltype(row.reader.dy);
-            for_each<T, N>(Section<DyReader, RowCut>{row.reader.dy, {cut, rest, kept, 1, 0}}, threadIdx.x,
-                           [&](int64, auto& values) { mine.add(sum_of(values)); });
+        for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{row.reader, kept_section}, threadIdx.x,
+                                              [&](int64 column, auto& values) {
+                                                  waiting.keep(column, values);
+                                                  mine.add(sum_of_terms<Op>(values));
+                                              });
+        if constexpr (kShape.kept != kWholeRow) {
+            add_terms<Op, T, N>(RowPart{row.reader, Section<RowCut>{cut, rest, kept, 1, 0}}, mine);
         }
         const C sum = reduce(mine.value(), Add());
 
         const auto write = [&](int64 column, auto& values) { write_gradients<Op>(row.writer, column, values, sum); };
         if constexpr (kShape.kept != kWholeRow) {
-            for_each<T, N, kAhead>(Section<Reader, RowCut>{row.reader, {cut, rest, cut.packs - 1, -1, 0}}, threadIdx.x,
-                                   write);
+            for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{row.reader, Section<RowCut>{cut, rest, cut.packs - 1, -1, 0}},
+                                                  threadIdx.x, write);
         }
-        const KeptReader kept_reader{kept_dy.reader, kept_saved.reader};
-        for_each<T, N, kAhead>(Section<KeptReader, RowCut>{kept_reader, {cut, kept, 0, 1, cut.edges()}}, threadIdx.x,
-                               write);
+        for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{waiting.reader(), kept_section}, threadIdx.x, write);
     }
 }
 

@@ -101,6 +101,31 @@ __device__ __forceinline__ C sum_of_terms(const Both<C> (&values)[N]) {
     return sum_of(terms);
 }
 
+// Packs of two arrays that a thread asks for before it waits for the first: of 8 doubles it has no registers for more.
+template <class C, int N>
+inline constexpr int kInFlightOfBoth = N * sizeof(C) > 32 ? 1 : kInFlight / 2;
+
+// A part of a row, of both arrays or of one, for for_each.
+template <class Reader, class PartCut>
+struct RowPart {
+    Reader reader;
+    PartCut cut;
+};
+template <class Reader, class PartCut>
+RowPart(Reader, PartCut) -> RowPart<Reader, PartCut>;
+
+// Adds the terms of a thread's share of a row. Where they are dy alone, the saved array is not looked at.
+template <class Op, int kThreads, int N, class Row, class C>
+__device__ __forceinline__ void add_terms(const Row& row, Sum<C>& sum) {
+    if constexpr (Op::kSumsSaved) {
+        for_each<kThreads, N, kInFlightOfBoth<C, N>>(row, threadIdx.x,
+                                                     [&](int64, auto& values) { sum.add(sum_of_terms<Op>(values)); });
+    } else {
+        for_each<kThreads, N, 2 * kInFlightOfBoth<C, N>>(RowPart{row.reader.dy, row.cut}, threadIdx.x,
+                                                         [&](int64, auto& values) { sum.add(sum_of(values)); });
+    }
+}
+
 template <class Op, int N, class C, class Writer>
 __device__ __forceinline__ void write_gradients(const Writer& writer, int64 column, const Both<C> (&values)[N], C sum) {
     C results[N];

@@ -9,8 +9,8 @@
 namespace onepass::cuda {
 
 // What a kernel for shared rows is launched with.
-template <int kAxes, class Load, class Store>
-struct TeamJob : Job<kAxes, Load, Store>, Team {};
+template <class RowJob>
+struct TeamJob : RowJob, Team {};
 
 // A row's Reader or Writer, from a column on.
 template <class Whole>
@@ -156,65 +156,27 @@ class HeldSlice {
     Kept edges_[kEdges > 0 ? kEdges : 1];
 };
 
-// A slice that waits in shared memory. Rows that nothing changes on their way in are copied there while the block does
-// something else. A thread reads only what it has itself put there: no barrier.
-template <class Kept, class C, int kThreads, class RowCut>
-class StagedSlice {
-   public:
-    static constexpr int N = RowCut::kPack;
-    // As many packs as a thread works on at a time: shared memory is near, and 1024 threads have 64 registers each.
-    static constexpr int kAhead = kThreads < 1024 ? kInFlight : 2;
-    using Row = KeptRow<Kept, C, RowCut>;
+// Whether packs may be copied to shared memory without passing through registers.
+template <class Kept, int N>
+inline constexpr bool kCopiesPacks = Pack<Kept, N>::kBytes >= 4;
 
-    __device__ __forceinline__ StagedSlice(unsigned char* memory, const RowCut& cut)
-        : row_{{reinterpret_cast<Kept*>(memory), cut}, cut} {}
-
-    // Begins to bring a slice, or brings it. `ptx::wait_for_copies` says when it is there.
-    template <class Slice>
-    __device__ __forceinline__ void bring(const Slice& slice) const {
-        bring(slice, slice.reader);
-    }
-
-    template <bool kKeep = false, class Visit>
-    __device__ __forceinline__ void for_all(Visit&& visit) const {
-        for_each<kThreads, N, kAhead>(row_, threadIdx.x, [&](int64 column, auto& values) {
-            visit(values);
-            if constexpr (kKeep) row_.keep(column, values);
-        });
-    }
-
-    template <class Visit>
-    __device__ __forceinline__ void for_present(Visit&& visit) const {
-        for_each<kThreads, N, kAhead>(row_, threadIdx.x, visit);
-    }
-
-   private:
-    static constexpr int kBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
-
-    template <class Slice, class In, class Load, bool kWide>
-    __device__ __forceinline__ void bring(const Slice& slice, const From<Reader<In, C, Load, kWide>>& reader) const {
-        if constexpr (kWide && kSame<Load, Direct> && kBytes >= 4) {
-            const In* const x = reader.whole.x + reader.begin;
+// Begins to copy a slice that starts at x to where it is to wait.
+template <int kThreads, class Kept, class C, class RowCut>
+__device__ __forceinline__ void copy_slice(const Kept* x, const KeptRow<Kept, C, RowCut>& to) {
+    using P = Pack<Kept, RowCut::kPack>;
 #pragma unroll 4
-            for (int64 pack = threadIdx.x; pack < slice.cut.packs; pack += kThreads) {
-                const int64 column = slice.cut.pack_column(pack);
+    for (int64 pack = threadIdx.x; pack < to.cut.packs; pack += kThreads) {
+        const int64 column = to.cut.pack_column(pack);
+        const auto* const from = reinterpret_cast<const typename P::Word*>(x + column);
+        auto* const kept = reinterpret_cast<typename P::Word*>(to.reader.pack_at(column));
 #pragma unroll
-                for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kBytes) {
-                    ptx::copy_async<kBytes>(reinterpret_cast<unsigned char*>(row_.reader.pack_at(column)) + i,
-                                            reinterpret_cast<const unsigned char*>(x + column) + i);
-                }
-            }
-            for (int edge = threadIdx.x; edge < slice.cut.edges(); edge += kThreads) {
-                const int64 column = slice.cut.edge_column(edge);
-                *row_.reader.edge_at(column) = x[column];
-            }
-        } else {
-            for_each<kThreads, N>(slice, threadIdx.x, [&](int64 column, auto& values) { row_.keep(column, values); });
-        }
+        for (int i = 0; i < P::kWords; ++i) ptx::copy_async<P::kBytes>(kept + i, from + i);
     }
-
-    Row row_;
-};
+    for (int edge = threadIdx.x; edge < to.cut.edges(); edge += kThreads) {
+        const int64 column = to.cut.edge_column(edge);
+        *to.reader.edge_at(column) = x[column];
+    }
+}
 
 // for_each from the end of a row to its beginning: what was read last is likeliest to be in L2 still.
 template <int kThreads, int N, int kAhead = kInFlight, class Row, class Visit>

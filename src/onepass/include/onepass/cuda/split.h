@@ -17,8 +17,8 @@ struct Split {
     int threads;   // of a block
     int resident;  // blocks that a multiprocessor must have room for
     int packs;     // that a thread has of a slice, or of a part of it
-    int parts;     // of a slice that waits in shared memory; 0: it waits in registers, or nowhere
     int slots;     // states of other blocks that a thread looks after
+    int parts;     // of a slice that waits in shared memory; 0: it waits in registers, or nowhere
     int pack;      // elements per access
     Alignment alignment;
 };
@@ -124,14 +124,9 @@ struct MergeTotals {
     }
 };
 
-// Of the team that has the most.
-__device__ __forceinline__ unsigned exchanges_of(int64 rows, const TeamPlace& place) {
-    return static_cast<unsigned>((rows + place.teams - 1) / place.teams);
-}
-
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
-    split(const __grid_constant__ TeamJob<kShape.axes, Load, Store> job) {
+    split(const __grid_constant__ TeamJob<Job<kShape.axes, Load, Store>> job) {
     using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
     using Kept = choose<kSame<Load, Direct>, In, C>;
@@ -243,7 +238,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
-    stream(const __grid_constant__ TeamJob<kShape.axes, Load, Store> job) {
+    stream(const __grid_constant__ TeamJob<Job<kShape.axes, Load, Store>> job) {
     using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
     using V = typename Rows::V;
@@ -276,21 +271,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     exchange.left(leaving, exchanges_of(job.rows, place));
 }
 
-// Merges the states that the lanes of a warp have.
-template <class State, class Combine>
-struct MergeStates {
-    template <int kSlots>
-    __device__ __forceinline__ State operator()(const State (&states)[kSlots]) const {
-        State total = states[0];
-#pragma unroll
-        for (int s = 1; s < kSlots; ++s) total = Combine()(total, states[s]);
-        return all_reduce_lanes<kWarpLanes>(total, Combine());
-    }
-};
-
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
-    split_reduce(const __grid_constant__ TeamJob<kShape.axes, Load, Store> job) {
+    split_reduce(const __grid_constant__ TeamJob<Job<kShape.axes, Load, Store>> job) {
     using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
     using State = typename Op::template State<C>;

@@ -1,11 +1,9 @@
 // Rows whose elements lie anywhere, short enough to wait in registers: a tile as in strided.h, of which each thread
 // holds every step that is its own. All loads of a tile are under way at a time, nothing goes through shared memory but
-// what the threads of a column tell each other, and where a row has but one thread, not even that. Or the block's next
-// tile does: it is on its way to shared memory while the block computes and writes the one in its registers.
+// what the threads of a column tell each other, and where a row has but one thread, not even that.
 #pragma once
 
 #include "column_totals.h"
-#include "staged_steps.h"
 #include "tile.h"
 
 namespace onepass::cuda {
@@ -18,7 +16,6 @@ struct StridedHeld {
     int across;    // threads side by side across rows, a power of two; or all
     int packs;     // that a thread holds of a tile, one for each of its steps: no step but the last may be missing
     int pack;      // rows per access: they and their results are neighbours in memory, on pack boundaries
-    bool ahead;    // there is shared memory for the next tile
 
     constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, false}; }
 };
@@ -35,9 +32,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr int kHeld = kShape.packs;
     constexpr bool kHasMask = kMasks<Load>;
     constexpr int kGroup = Op::kExact ? kInFlight : kHeld;
-    using Next = StagedSteps<In, In, Part, kSame<Load, Direct>>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
-    ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
 
     // Calls visit(k, step, offset) for this thread's steps.
@@ -52,29 +47,12 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         }
     };
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
-    const auto ask = [&](int64 tile) {
-        if constexpr (kShape.ahead) {
-            if (tile >= tiles) return;
-            const Part part(job, tile);
-            const Next next(part, memory, 0);
-            for_each_held(part, [&](int, int64 step, const Offset& at) { next.copy(step, at.x); });
-            ptx::end_group();
-        }
-    };
-    ask(blockIdx.x);
     for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Part part(job, tile);
         C held[kHeld][N];
 #pragma unroll
         for (C& x : held[kHeld - 1]) x = -kInfinity<C>;  // the last step may be missing
-        if constexpr (kShape.ahead) {
-            ptx::wait_for_copies<0>();
-            const Next next(part, memory, 0);
-            for_each_held(part, [&](int k, int64 step, const Offset&) { next.read(step, held[k]); });
-        } else {
-            for_each_held(part, [&](int k, int64 step, const Offset& at) { part.load(step, at.x, held[k]); });
-        }
-        ask(tile + gridDim.x);
+        for_each_held(part, [&](int k, int64 step, const Offset& at) { part.load(step, at.x, held[k]); });
 
         C max[N];
 #pragma unroll

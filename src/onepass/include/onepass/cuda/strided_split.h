@@ -24,7 +24,7 @@ struct StridedSplit {
 
 template <class Op, class In, class Out, StridedSplit kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
-    strided_split(const __grid_constant__ TeamJob<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
+    strided_split(const __grid_constant__ TeamJob<Job<kShape.kept_axes + kShape.reduced_axes, Load, Store>> job) {
     using Part = TilePart<In, Out, kShape.tile(), Load, Store>;
     using C = typename Part::C;
     using V = Precision<In, Out>;
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 }
 
 template <class Op, class In, class Out, StridedSplit kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads, kShape.resident)
-    strided_split_reduce(const __grid_constant__ TeamJob<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
+__global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split_reduce(
+    const __grid_constant__ TeamJob<Job<kShape.kept_axes + kShape.reduced_axes, Load, Store>> job) {
     using Part = TilePart<In, Out, kShape.tile(), Load, Store>;
     using C = typename Part::C;
     using State = typename Op::template State<C>;

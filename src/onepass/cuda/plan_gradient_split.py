@@ -1,0 +1,116 @@
+"""The plans for gradients in which several blocks share a row: of two arrays, whose sum they tell each other."""
+
+from __future__ import annotations
+
+from ..problem import ITEMSIZE, Axis
+from .kernel_plan import Choice, CudaPlan, build
+from .team_cut import Registers, TeamCut, cut_held, cut_staged, cut_streamed, does_not_fit, room, shares_pay
+from .thresholds import (
+    ACCESS_BYTES,
+    GRADIENT_BLOCK_REGISTERS,
+    GRADIENT_BLOCK_REGISTERS_OF_DOUBLES,
+    GRADIENT_SPLIT_COST,
+    GRADIENT_STAGED_BLOCKS,
+    GRADIENT_STAGED_PACKS,
+    LONE_GRADIENT_BYTES,
+    ceil_div,
+)
+
+# Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of
+# tools/nvrtc_matrix.py with a spill. __launch_bounds__ holds the compiler to it.
+_OTHER_REGISTERS = {1: 32, 2: 64}
+
+
+def block_registers(choice: Choice) -> int:
+    """That hold a row, or a slice, in a thread of a block."""
+    return GRADIENT_BLOCK_REGISTERS if choice.registers_per_element == 1 else GRADIENT_BLOCK_REGISTERS_OF_DOUBLES
+
+
+def gradient_shares_pay(choice: Choice, pack: int, alignment: str) -> str | None:
+    """The algorithm of several blocks for a row, where that beats one block for each; None where it does not."""
+    problem = choice.problem
+    packs = problem.length // pack
+    row_bytes = max(1, packs * pack * choice.kept_size)
+    again = problem.reread_bytes / max(1, problem.floor_bytes)
+    kept = min(1, choice.device.shared_per_block / row_bytes)
+    return shares_pay(
+        choice,
+        pack,
+        _fewest(choice, pack, alignment, packs, 1),
+        in_registers=2 * problem.length * choice.registers_per_element <= 1024 * block_registers(choice),
+        alone_bytes=LONE_GRADIENT_BYTES,
+        alone=1 + again * (1 - kept),
+        split=GRADIENT_SPLIT_COST,
+        stream=1 + again,
+    )
+
+
+def plan_gradient_split(
+    choice: Choice, algorithm: str, access: dict[str, int | str | bool], along: Axis, packs: int
+) -> CudaPlan:
+    """The plan for "split" or "stream"; refused with a reason where it cannot serve."""
+    pack = int(access["pack"])
+    # For a pack, of an array that is wider than the narrowest; threads need more registers.
+    several_accesses = pack * choice.kept_size > 2 * ACCESS_BYTES
+    if algorithm == "split":
+        cut = _cut_waiting(choice, pack, str(access["alignment"]), packs, several_accesses)
+    else:
+        # 64 registers each are too few for packs of two arrays on sm_100, and 80 for addresses of elements: they spill.
+        by_element = not (access["wide_dy"] and access["wide_saved"])
+        cut = cut_streamed(choice, packs, reads=2, fewer=1 + (several_accesses or by_element))
+    choice.why.append(cut.waits)
+    return build(
+        choice,
+        algorithm,
+        "gradient_split.h",
+        f"gradient_{algorithm}",
+        "GradientSplit",
+        {"axes": len(choice.kept_axes), **cut.shape, **access},
+        threads=cut.threads,
+        shared_bytes=cut.shared_bytes,
+        units=choice.problem.rows,
+        units_per_block=1,
+        axes=(*choice.kept_axes, along),
+        reads=cut.reads,
+        team=cut.team(ITEMSIZE[choice.problem.compute_dtype]),
+    )
+
+
+def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int, several_accesses: bool) -> TeamCut:
+    """Slices wait in the registers of their blocks, or in their shared memory: one read."""
+    staged = choice.tuning.staged
+    of_a_pack = 2 * pack * choice.registers_per_element
+    most_packs = max(1, block_registers(choice) // of_a_pack)
+    registers = Registers(of_a_pack, most_packs, _OTHER_REGISTERS[choice.registers_per_element])
+    cut = None if staged else cut_held(choice, packs, registers)
+    if staged is None:
+        waves = cut is not None and choice.problem.rows * cut.blocks > cut.resident * choice.device.multiprocessors
+        staged = cut is None or (waves and (choice.x_size == 2 or packs >= GRADIENT_STAGED_PACKS))
+    if staged:
+        size = 2 if several_accesses else 8 if choice.registers_per_element == 2 else choice.x_size
+        threads, resident = GRADIENT_STAGED_BLOCKS[size]
+        if resident == 1 and _fewest(choice, pack, alignment, packs, 1) == 1:
+            resident = 2  # a block would wait with a row of its own
+        cut = cut_staged(
+            choice,
+            packs,
+            choice.tuning.threads or threads,
+            resident,
+            fewest=lambda resident: _fewest(choice, pack, alignment, packs, resident),
+            bytes_of=lambda slice_packs: _slice_bytes(choice, pack, alignment, slice_packs),
+            fewer=several_accesses,
+        )
+    if cut is None:
+        raise does_not_fit(choice, pack, packs, staged)
+    return cut
+
+
+def _slice_bytes(choice: Choice, pack: int, alignment: str, packs: int) -> int:
+    """Shared memory for so many packs, with two packs' room for the edges: each array takes whole accesses."""
+    return (packs + 2 * (alignment != "whole")) * pack * choice.kept_size + 2 * ACCESS_BYTES
+
+
+def _fewest(choice: Choice, pack: int, alignment: str, packs: int, resident: int) -> int:
+    """Blocks whose shared memory holds a row, if so many are on a multiprocessor."""
+    spare = _slice_bytes(choice, pack, alignment, 0)
+    return ceil_div(packs, (room(choice, resident) - spare) // (pack * choice.kept_size))

@@ -1,0 +1,124 @@
+// The gradient of softmax or log_softmax of a row that several blocks handle, all of them at work at once: few rows
+// keep the whole GPU busy, and a row may be as long as all memory on the chip. The blocks tell each other one sum a
+// row.
+//
+// `gradient_split`: each block's slice of dy and of the saved result waits in its registers or in its shared memory:
+// both are read once, dx is written once. While a block waits for the others' sums, other blocks of the same
+// multiprocessor, which have other rows, load and store. `gradient_stream`: the slice waits nowhere; what the sum
+// needed is read a second time, backwards, to write dx.
+#pragma once
+
+#include "gradient_kept.h"
+#include "slice.h"
+
+namespace onepass::cuda {
+
+struct GradientSplit {
+    int axes;      // kept axes of the job
+    int threads;   // of a block
+    int resident;  // blocks that a multiprocessor must have room for
+    int packs;     // of each array that a thread holds of a slice in registers; 0: it waits in shared memory
+    int slots;     // sums of other blocks that a thread looks after
+    int pack;      // elements per access
+    Alignment alignment;
+    bool wide_dy;  // read by packs, not by element
+    bool wide_saved;
+};
+
+// The part of both arrays is a part of each: kernels ask for one without the other.
+template <class C, class DySource, class SavedSource>
+struct From<BothReader<C, DySource, SavedSource>> : BothReader<C, From<DySource>, From<SavedSource>> {
+    __device__ __forceinline__ From(const BothReader<C, DySource, SavedSource>& whole, int64 begin)
+        : BothReader<C, From<DySource>, From<SavedSource>>{{whole.dy, begin}, {whole.saved, begin}} {}
+};
+
+// Begins to bring a slice of one array to where it is to wait, or brings it. `ptx::wait_for_copies` says when it is
+// there.
+template <int kThreads, class T, class C, bool kWide, class RowCut>
+__device__ __forceinline__ void bring(const From<Source<T, C, kWide>>& from, const KeptRow<T, C, RowCut>& to) {
+    if constexpr (kWide && kCopiesPacks<T, RowCut::kPack>) {
+        copy_slice<kThreads>(from.whole.x + from.begin, to);
+    } else {
+        for_each<kThreads, RowCut::kPack, 1>(RowPart{from, to.cut}, threadIdx.x,
+                                             [&](int64 column, auto& values) { to.keep(column, values); });
+    }
+}
+
+template <class Op, class Dy, class Saved, class Dx, GradientSplit kShape>
+__global__ void __launch_bounds__(kShape.threads, kShape.resident)
+    gradient_split(const __grid_constant__ TeamJob<GradientJob<3, kShape.axes + 1>> job) {
+    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
+    using C = typename Rows::C;
+    using Kept = KeptBoth<Dy, Saved, C, typename Rows::RowCut>;
+    using Others = Exchange<C, kShape.threads, kShape.slots>;
+    constexpr int T = kShape.threads;
+    constexpr int N = Rows::N;
+    ONEPASS_SHARED(typename Others::Scratch, team_scratch);
+    ONEPASS_DYNAMIC_SHARED(memory);
+    const TeamPlace place(job);
+    Others exchange(job, place, team_scratch);
+    unsigned leaving = 0;
+
+    const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
+    const auto sum_of_row = [&](int64 r, C mine) {
+        const C sum = exchange(mine, C(0), MergeStates<C, Add>());
+        if (r + place.teams >= job.rows) leaving = exchange.leave();
+        return sum;
+    };
+
+    if constexpr (kShape.packs > 0) {
+        for (int64 r = place.team; r < job.rows; r += place.teams) {
+            const auto slice = slice_of(r);
+            HeldBoth<Op, C, T, kShape.packs, N, kShape.alignment, true> held;
+            held.load(slice, threadIdx.x);
+            held.write(slice, sum_of_row(r, held.sum()), threadIdx.x);
+        }
+    } else {
+        for (int64 r = place.team; r < job.rows; r += place.teams) {
+            const auto slice = slice_of(r);
+            const auto kept = Kept::at(memory, job.slice, slice.cut);
+            const RowPart row{kept.reader(), slice.cut};
+            bring<T>(slice.reader.dy, kept.dy);
+            if constexpr (!Op::kSumsSaved) ptx::end_group();
+            bring<T>(slice.reader.saved, kept.saved);
+            ptx::end_group();
+            auto mine = Sum<C>::identity();
+            ptx::wait_for_copies<Op::kSumsSaved ? 0 : 1>();  // a sum of dy alone waits for dy alone
+            add_terms<Op, T, N>(row, mine);
+            const C sum = sum_of_row(r, mine.value());
+            if constexpr (!Op::kSumsSaved) ptx::wait_for_copies<0>();
+            for_each<T, N, kInFlightOfBoth<C, N>>(row, threadIdx.x, [&](int64 column, auto& values) {
+                write_gradients<Op>(slice.writer, column, values, sum);
+            });
+        }
+    }
+    exchange.left(leaving, exchanges_of(job.rows, place));
+}
+
+template <class Op, class Dy, class Saved, class Dx, GradientSplit kShape>
+__global__ void __launch_bounds__(kShape.threads, kShape.resident)
+    gradient_stream(const __grid_constant__ TeamJob<GradientJob<3, kShape.axes + 1>> job) {
+    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
+    using C = typename Rows::C;
+    using Others = Exchange<C, kShape.threads, kShape.slots>;
+    constexpr int T = kShape.threads;
+    constexpr int N = Rows::N;
+    ONEPASS_SHARED(typename Others::Scratch, team_scratch);
+    const TeamPlace place(job);
+    Others exchange(job, place, team_scratch);
+    unsigned leaving = 0;
+
+    for (int64 r = place.team; r < job.rows; r += place.teams) {
+        const auto slice = Slice<Rows>::at(job, r, job, place.rank);
+        auto mine = Sum<C>::identity();
+        add_terms<Op, T, N>(slice, mine);
+        const C sum = exchange(mine.value(), C(0), MergeStates<C, Add>());
+        if (r + place.teams >= job.rows) leaving = exchange.leave();
+        for_each_back<T, N, kInFlightOfBoth<C, N>>(slice, threadIdx.x, [&](int64 column, auto& values) {
+            write_gradients<Op>(slice.writer, column, values, sum);
+        });
+    }
+    exchange.left(leaving, exchanges_of(job.rows, place));
+}
+
+}  // namespace onepass::cuda

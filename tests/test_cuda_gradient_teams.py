@@ -1,0 +1,115 @@
+"""Kernels of gradients in which several blocks share a row, run on a CPU by tests/cusim and, with -m gpu, on a GPU."""
+
+import gpu_machine
+import pytest
+from cuda_gradient_cases import Layout, Place, launch, rows_of
+from cuda_gradient_values import LIMITS, SPECIAL_ROWS, with_specials
+from simulator import Simulator
+
+from onepass.cuda.plan import Tuning
+
+# What a slice waits in, as (algorithm, tuning): few threads, so that every block has packs, edges and a rest.
+KINDS = {
+    "registers": ("split", Tuning(threads=64, blocks=3, staged=False)),
+    "shared memory": ("split", Tuning(threads=64, blocks=3, staged=True)),
+    "nothing": ("stream", Tuning(threads=64, blocks=3)),
+}
+LENGTH = 1500
+SUMS = ("softmax_backward", "log_softmax_backward")
+FEW = ("odd: each row starts elsewhere", "dy has one value for a row")
+# Slices of nothing: more blocks than packs, and rows that are all head or all tail.
+SHORT = {
+    "fewer packs than blocks": Layout((4, 8)),
+    "a row shorter than its head": Layout((5, 5), saved=Place(past=1), dy=Place(past=1), dx=Place(past=1)),
+}
+# Of dy, of what was saved, of dx; in shared memory the second's slice starts behind that of the first.
+MIXED = (("float32", "bfloat16", "bfloat16"), ("float16", "float64", "float32"))
+LAUNCHES = {}
+
+
+def add(key, *args, **options):
+    LAUNCHES.setdefault(key, []).append(launch(*args, **options))
+
+
+for kind, (algorithm, tuning) in KINDS.items():
+    layouts = {**rows_of(LENGTH), **SHORT}
+    for why, layout in layouts.items():
+        if why in FEW or kind in ("registers", "shared memory"):
+            add((kind, "softmax_backward"), why, SUMS[0], layout, "float32", algorithm, tuning=tuning)
+    for why in FEW:
+        add((kind, "softmax_backward"), why, SUMS[0], layouts[why], "float16", algorithm, tuning=tuning)
+        add((kind, "log_softmax_backward"), why, SUMS[1], layouts[why], "bfloat16", algorithm, tuning=tuning)
+    odd = rows_of(LENGTH // 2)[FEW[0]]
+    add((kind, "log_softmax_backward"), "double", SUMS[1], odd, "float64", algorithm, tuning=tuning)
+    for dtypes in MIXED if kind == "shared memory" else ():
+        narrow = Tuning(threads=64, blocks=3, staged=True, pack=2)
+        add((kind, "mixed"), "wide", SUMS[0], layouts[FEW[0]], dtypes, algorithm, tuning=tuning)
+        add((kind, "mixed"), "narrow", SUMS[0], layouts["aligned"], dtypes, algorithm, tuning=narrow)
+    for op in SUMS:
+        specials = Layout((SPECIAL_ROWS, 700))
+        add((kind, "specials"), op, op, specials, algorithm=algorithm, values=with_specials, tuning=tuning)
+
+# More blocks than a warp has lanes, and than a block has threads.
+for blocks in (1, 33, 70):
+    tuning = Tuning(threads=64, blocks=blocks)
+    add(("many",), f"{blocks} blocks", "softmax_backward", Layout((3, 3001)), algorithm="split", tuning=tuning)
+MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
+
+
+@pytest.fixture(scope="module", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request):
+    machine = MACHINES[request.param]([case.plan for cases in LAUNCHES.values() for case in cases])
+    yield machine
+    machine.close()
+
+
+def check(machine, cases, grids=(3, 9), seeds=(0, 1)):
+    """One team that takes every row, and three."""
+    for case in cases:
+        for grid, seed in zip(grids, seeds, strict=True):
+            error = case.error(machine, grid=grid, seed=seed)
+            assert error <= LIMITS[case.views[1].dtype.name], (case.name, case.plan.kernel, grid, seed, error)
+
+
+@pytest.mark.parametrize(("kind", "what"), [key for key in LAUNCHES if len(key) == 2])
+def test_every_layout(machine, kind, what):
+    """And NaN and infinities where the formula has them."""
+    for case in LAUNCHES[kind, what]:
+        assert (case.plan.algorithm, case.plan.team) == (KINDS[kind][0], 3)
+        assert case.plan.reads == (2 if kind == "nothing" else 1)
+        assert (case.plan.shared_bytes > 0) == kind.startswith("shared memory")
+    check(machine, LAUNCHES[kind, what])
+
+
+def test_any_number_of_blocks(machine):
+    check(machine, LAUNCHES["many",], grids=(70, 140))
+
+
+def test_the_same_bits_under_every_schedule(machine):
+    for kind in KINDS:
+        case = LAUNCHES[kind, "softmax_backward"][0]
+        results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (3, 9) for seed in range(4)}
+        assert len(results) == 1, case.plan.kernel
+
+
+@pytest.mark.parametrize("which", ["dy", "the saved array"])
+def test_in_place(machine, which):
+    """dx may be dy or the saved array: every element is read, as often as it is, before it is written."""
+    number = 2 if which == "dy" else 0
+    for kind in KINDS:
+        case = next(c for c in LAUNCHES[kind, "softmax_backward"] if c.name == FEW[0])
+        arrays = [array for array in case.arrays(3) if array.word != 1]
+        place = [array.word for array in arrays].index(number)
+        arrays[place].also = 1
+        after = machine.launch(case.plan, arrays, grid=3, seed=1)[place]
+        assert after.tobytes() == case.run(machine, grid=3).tobytes(), (kind, which)
+
+
+def test_slices_that_fit_nowhere_are_refused():
+    row = Layout((1, 1 << 16))
+    with pytest.raises(ValueError, match="does not fit the shared memory"):
+        launch("", "softmax_backward", row, algorithm="split", tuning=Tuning(blocks=1, staged=True))
+    with pytest.raises(ValueError, match="does not fit the registers"):
+        launch("", "softmax_backward", row, algorithm="split", tuning=Tuning(blocks=2, staged=False))
+    with pytest.raises(ValueError, match="blocks are at work at once"):
+        launch("", "softmax_backward", row, algorithm="stream", tuning=Tuning(blocks=4000))
