@@ -300,7 +300,8 @@ def test_the_ladder():
         (8192, "block"),
         (8200, "block_smem"),
         (28000, "block_smem"),  # two blocks on a multiprocessor: one works while the other waits
-        (32000, "split"),
+        (32000, "block_smem"),
+        (50256, "split"),
         (131072, "split"),
     ):
         assert explain("softmax_backward", (4096, length), "bfloat16", device="h200").plan.algorithm == algorithm
