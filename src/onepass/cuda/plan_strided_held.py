@@ -76,7 +76,8 @@ def _shared(choice: Choice, pack: int) -> tuple[int, int, int] | None:
     """The same where the threads of a block share the steps of their rows."""
     problem, tuning, size = choice.problem, choice.tuning, choice.kept_size
     most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
-    for width in TILE_BYTES[:-1]:
+    # 32 bytes across, where 64 do not fit: 2000x2000 float32, dim 0, 17.6 us against 19.3 in shared memory, on an H200.
+    for width in TILE_BYTES if size == 4 else TILE_BYTES[:-1]:
         across = tuning.across or min(most_across, max(1, floor_power(width // (size * pack))))
         along = tuning.threads // across if tuning.threads else _along(choice, pack, across)
         limit = FORCED_WARP_REGISTERS if tuning.threads else HELD_REGISTERS
