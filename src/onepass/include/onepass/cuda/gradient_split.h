@@ -74,19 +74,20 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             held.write(slice, sum_of_row(r, held.sum()), threadIdx.x);
         }
     } else {
+        constexpr int kAfterSum = Op::kSumsSaved ? 0 : 1;  // groups of copies: a sum of dy alone waits for dy alone
         for (int64 r = place.team; r < job.rows; r += place.teams) {
             const auto slice = slice_of(r);
             const auto kept = Kept::at(memory, job.slice, slice.cut);
             const RowPart row{kept.reader(), slice.cut};
             bring<T>(slice.reader.dy, kept.dy);
-            if constexpr (!Op::kSumsSaved) ptx::end_group();
+            if constexpr (kAfterSum > 0) ptx::end_group();
             bring<T>(slice.reader.saved, kept.saved);
             ptx::end_group();
             auto mine = Sum<C>::identity();
-            ptx::wait_for_copies<Op::kSumsSaved ? 0 : 1>();  // a sum of dy alone waits for dy alone
+            ptx::wait_for_copies<kAfterSum>();
             add_terms<Op, T, N>(row, mine);
             const C sum = sum_of_row(r, mine.value());
-            if constexpr (!Op::kSumsSaved) ptx::wait_for_copies<0>();
+            if constexpr (kAfterSum > 0) ptx::wait_for_copies<0>();
             for_each<T, N, kInFlightOfBoth<C, N>>(row, threadIdx.x, [&](int64 column, auto& values) {
                 write_gradients<Op>(slice.writer, column, values, sum);
             });
