@@ -1,6 +1,9 @@
 """Launches on which every barrier matters: several rows per block and several warps per block, one per kernel that has
 a barrier. tests/test_cuda_races.py runs them under sanitizers, tools/mutate_barriers.py on broken headers."""
 
+import posixpath
+import re
+
 import cuda_gradient_cases as gradient_cases
 from cuda_cases import Layout, launch
 from simulator import Simulator, SimulatorError
@@ -88,9 +91,23 @@ def remove(path, number, what):
     path.write_text("".join(lines))
 
 
-def first_failure(headers, variant="thread"):
-    """The first launch that fails with these headers, and how; None if none does."""
-    cases = launches()
+def includes(headers, name):
+    """A header and all that it includes, by their names in `headers`."""
+    found, todo = set(), {name}
+    while todo:
+        name = todo.pop()
+        found.add(name)
+        for quoted in re.findall(r'#include "([^"]+)"', (headers / name).read_text()):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), quoted))
+            if path not in found and (headers / path).exists():
+                todo.add(path)
+    return found
+
+
+def first_failure(headers, variant="thread", changed=None):
+    """The first launch that fails with these headers, and how; None if none does. Those that do not include what has
+    been changed in them, if that is told, are left out."""
+    cases = [case for case in launches() if changed is None or changed in includes(headers, case.plan.header)]
     machine = Simulator([case.plan for case in cases], variant, headers)
     try:
         for case in cases:

@@ -104,4 +104,4 @@ def test_without_it_a_race_is_seen(path, line, what, tmp_path):
     broken = tmp_path / "include"
     shutil.copytree(HEADERS, broken)
     cuda_races.remove(broken / path.relative_to(HEADERS), line, what)
-    assert cuda_races.first_failure(broken)
+    assert cuda_races.first_failure(broken, changed=path.relative_to(HEADERS).as_posix())

@@ -27,7 +27,7 @@ def main() -> int:
                 broken = Path(folder) / "include"
                 shutil.copytree(HEADERS, broken)
                 cuda_races.remove(broken / path.relative_to(HEADERS), line, what)
-                found = cuda_races.first_failure(broken, variant)
+                found = cuda_races.first_failure(broken, variant, path.relative_to(HEADERS).as_posix())
             if found:
                 case, how = found
                 text = " ".join(next((s for s in how.splitlines() if "SUMMARY" in s), how).split())
