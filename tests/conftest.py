@@ -82,6 +82,16 @@ def gpu(stub, monkeypatch, kernels):
     launch.read_device.cache_clear()
 
 
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # one of pytest-xdist's workers: the process that started it reports
+        session.config.workeroutput["examples"] = dict(_examples)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    _examples.update(getattr(node, "workeroutput", {}).get("examples", {}))
+
+
 def pytest_terminal_summary(terminalreporter):
     if _examples:
         terminalreporter.write_line(f"hypothesis examples checked: {_examples.total()} {dict(_examples)}")
