@@ -19,12 +19,14 @@ struct ExchangeType {
     PyObject* type;
     const dlpack::ExchangeApi* api;
     int kind;
-    bool has_gradients;
+    // `requires_grad` of the type: the descriptor, and what reads it from an instance; null without. Looking up the
+    // attribute's name in every call would cost more than reading it.
+    PyObject* requires_grad;
+    descrgetfunc get_requires_grad;
 };
 std::vector<ExchangeType> exchange_types;  // guarded by the GIL; never more than a few
 PyObject* bfloat16_descr = nullptr;
 int bfloat16_number = -1;
-PyObject* requires_grad_name = nullptr;
 PyObject* is_neg_name = nullptr;
 PyObject* forward_ad_dict = nullptr;  // of torch.autograd.forward_ad, once torch has been seen
 PyObject* level_name = nullptr;
@@ -73,17 +75,28 @@ bool view_numpy(PyArrayObject* array, ArrayView& view) {
     return true;
 }
 
-bool attribute_is(PyObject* object, PyObject* name, bool call, PyObject* expected) {
-    PyObject* value = call ? PyObject_VectorcallMethod(name, &object, 1, nullptr) : PyObject_GetAttr(object, name);
+// Takes the reference to `value`; null: a Python exception, which is dropped.
+bool is_exactly(PyObject* value, PyObject* expected) {
     if (!value) PyErr_Clear();
     const bool is = value == expected;
     Py_XDECREF(value);
     return is;
 }
 
+bool requires_grad_is(PyObject* tensor, const ExchangeType& type, PyObject* expected) {
+    return is_exactly(type.get_requires_grad(type.requires_grad, tensor, type.type), expected);
+}
+
+// Borrowed; null where there is none. PyDict_GetItem would put aside and restore the thread's exception each time.
+PyObject* find_in(PyObject* dict, PyObject* name) {
+    PyObject* value = PyDict_GetItemWithError(dict, name);
+    if (!value) PyErr_Clear();
+    return value;
+}
+
 // Inside torch's forward-mode differentiation any tensor may carry a tangent, which DLPack does not show.
 bool in_forward_ad() {
-    PyObject* level = forward_ad_dict ? PyDict_GetItem(forward_ad_dict, level_name) : nullptr;
+    PyObject* level = forward_ad_dict ? find_in(forward_ad_dict, level_name) : nullptr;
     if (!level) return false;
     const long value = PyLong_AsLong(level);
     if (value == -1) PyErr_Clear();
@@ -94,8 +107,8 @@ bool in_forward_ad() {
 // complex numbers, the odd ones. Asking torch costs as much as all else of a tensor, so it is asked only of what may
 // lie there: elements apart from each other, or next to each other at an odd place.
 bool may_be_negated(const ArrayView& view) {
-    const std::int64_t size = size_of(view.dtype);
-    if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(2 * size) != 0) return true;
+    const auto pair = static_cast<std::uintptr_t>(2 * size_of(view.dtype));
+    if ((reinterpret_cast<std::uintptr_t>(view.data) & (pair - 1)) != 0) return true;
     std::int64_t stride = 1;
     for (int i = view.ndim - 1; i >= 0; --i) {
         if (view.shape[i] != 1 && view.strides[i] != stride) return true;
@@ -104,15 +117,15 @@ bool may_be_negated(const ArrayView& view) {
     return false;
 }
 
-// DLPack says nothing of tangents, nor of torch's lazy negation.
+// DLPack says nothing of torch's lazy negation.
 bool is_its_memory(PyObject* object, const ArrayView& view) {
-    return !in_forward_ad() && (!may_be_negated(view) || attribute_is(object, is_neg_name, true, Py_False));
+    return !may_be_negated(view) || is_exactly(PyObject_VectorcallMethod(is_neg_name, &object, 1, nullptr), Py_False);
 }
 
 bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view) {
-    const bool memory_alone = !known.has_gradients || data_only;
+    const bool memory_alone = !known.requires_grad || data_only;
     // Nor does DLPack say anything of gradients.
-    if (!memory_alone && !attribute_is(object, requires_grad_name, false, Py_False)) return false;
+    if (!memory_alone && !requires_grad_is(object, known, Py_False)) return false;
     view.kind = known.kind;
     return view_tensor(object, known.api, view) && (memory_alone || is_its_memory(object, view));
 }
@@ -239,10 +252,9 @@ void span_of(const ArrayView& v, const char*& low, const char*& high) {
 }  // namespace
 
 bool import_numpy() {
-    requires_grad_name = PyUnicode_InternFromString("requires_grad");
     is_neg_name = PyUnicode_InternFromString("is_neg");
     level_name = PyUnicode_InternFromString("_current_level");
-    return requires_grad_name && is_neg_name && level_name && _import_array() >= 0;
+    return is_neg_name && level_name && _import_array() >= 0;
 }
 
 bool view_array(PyObject* object, ArrayView& view) {
@@ -263,8 +275,8 @@ DataOnly::~DataOnly() { data_only = before_; }
 bool only_requires_grad(PyObject* object) {
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     for (const ExchangeType& known : exchange_types) {
-        if (type != known.type || !known.has_gradients) continue;
-        if (!attribute_is(object, requires_grad_name, false, Py_True)) return false;
+        if (type != known.type || !known.requires_grad) continue;
+        if (!requires_grad_is(object, known, Py_True)) return false;
         ArrayView view;
         view.object = object;
         view.producer = nullptr;
@@ -299,9 +311,9 @@ bool watch_tracing(const char* library) {
 
 bool is_watched(const ArrayView& view) {
     if (!view.api || data_only) return false;
-    if (tracing_state && *tracing_state()) return true;
+    if (in_forward_ad() || (tracing_state && *tracing_state())) return true;
     for (const WatchedFlag& w : watched_flags) {
-        PyObject* value = PyDict_GetItem(w.module_dict, w.name);
+        PyObject* value = find_in(w.module_dict, w.name);
         if (value && value != Py_False) return true;
     }
     for (const Watched& w : watched) {
@@ -389,8 +401,16 @@ bool register_exchange_type(PyObject* type) {
     for (const ExchangeType& known : exchange_types) {
         if (known.api == api) kind = known.kind;  // torch.Tensor and torch.nn.Parameter
     }
+    PyObject* requires_grad = PyObject_GetAttrString(type, "requires_grad");
+    if (!requires_grad) PyErr_Clear();
+    void* get = requires_grad ? PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get) : nullptr;
+    if (requires_grad && !get) {  // no descriptor: nothing says what an instance requires
+        PyErr_Clear();
+        Py_DECREF(requires_grad);
+        return false;
+    }
     Py_INCREF(type);
-    exchange_types.push_back({type, api, kind, PyObject_HasAttrString(type, "requires_grad") == 1});
+    exchange_types.push_back({type, api, kind, requires_grad, reinterpret_cast<descrgetfunc>(get)});
     return true;
 }
 

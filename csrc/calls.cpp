@@ -1,6 +1,7 @@
 #include "calls.h"
 
 #include <array>
+#include <bit>
 #include <exception>
 #include <set>
 #include <string_view>
@@ -24,10 +25,14 @@ constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "s
 
 thread_local const char* last_run = "";
 
-// What a plan depends on, as one flat sequence of integers.
+// What a plan depends on, as one flat sequence of integers, and its hash, which grows with it: hashed afterwards it
+// would be as much work as all the rest of a key.
 class Key {
    public:
-    void add(std::int64_t v) { values_[size_++] = v; }
+    void add(std::int64_t v) {
+        values_[size_++] = v;
+        hash_ = std::rotl(hash_ ^ static_cast<std::uint64_t>(v), 29) * kOdd;
+    }
     void add(const ArrayView& v) {
         add(std::int64_t{v.device + 1} << 16 | static_cast<std::int64_t>(v.dtype) << 8 | v.ndim);
         for (int i = 0; i < v.ndim; ++i) add(v.shape[i]);
@@ -38,19 +43,37 @@ class Key {
     std::string_view bytes() const {
         return {reinterpret_cast<const char*>(values_.data()), size_ * sizeof(std::int64_t)};
     }
+    std::size_t hash() const { return hash_ ^ hash_ >> 32; }
 
    private:
+    static constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;  // the golden ratio's bits
+
     std::array<std::int64_t, 10 * kMostAxes> values_;  // four arrays, dims, and what is not per axis
     std::size_t size_ = 0;
+    std::uint64_t hash_ = 0;
+};
+
+// A key that is remembered: its bytes, of which there are far fewer than a Key has room for.
+struct KeptKey {
+    std::string bytes;
+    std::size_t hash;
 };
 
 struct Hash {
     using is_transparent = void;
-    std::size_t operator()(std::string_view v) const { return std::hash<std::string_view>{}(v); }
+    std::size_t operator()(const Key& key) const { return key.hash(); }
+    std::size_t operator()(const KeptKey& key) const { return key.hash; }
+};
+
+struct Same {
+    using is_transparent = void;
+    bool operator()(const KeptKey& a, const KeptKey& b) const { return a.bytes == b.bytes; }
+    bool operator()(const KeptKey& a, const Key& b) const { return a.bytes == b.bytes(); }
+    bool operator()(const Key& a, const KeptKey& b) const { return b.bytes == a.bytes(); }
 };
 
 // Under the GIL. Never destroyed: what it holds may refer to Python objects, and outlive the interpreter.
-auto& remembered = *new std::unordered_map<std::string, std::shared_ptr<const Bound>, Hash, std::equal_to<>>;
+auto& remembered = *new std::unordered_map<KeptKey, std::shared_ptr<const Bound>, Hash, Same>;
 std::vector<std::pair<PyObject*, DType>> dtype_objects;
 
 bool add_int(Key& key, PyObject* number) {
@@ -155,7 +178,7 @@ bool key_of_gradient(PyObject* const* args, Key& key, GradientViews& v) {
 
 void keep(const Key& key, std::shared_ptr<const Bound> bound) {
     if (remembered.size() >= kMostRemembered) remembered.clear();
-    remembered[std::string(key.bytes())] = std::move(bound);
+    remembered.insert_or_assign({std::string(key.bytes()), key.hash()}, std::move(bound));
 }
 
 void run_kernel(const CpuCall& call, const Sources& in, void* y) {
@@ -212,7 +235,7 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     ArrayView x, out;
     bool has_out;
     if (!key_of(args, key, x, out, has_out) || is_watched(x)) Py_RETURN_NONE;
-    const auto found = remembered.find(key.bytes());
+    const auto found = remembered.find(key);
     if (found == remembered.end()) Py_RETURN_NONE;
     if (has_out) {
         // Exactly in place is fine: every kernel has read an element before it writes it.
@@ -231,7 +254,7 @@ PyObject* call_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
     Key key;
     GradientViews v;
     if (!key_of_gradient(args, key, v) || is_watched(v.x)) Py_RETURN_NONE;
-    const auto found = remembered.find(key.bytes());
+    const auto found = remembered.find(key);
     if (found == remembered.end()) Py_RETURN_NONE;
     const Sources in = v.sources();
     if (v.has_out) {
