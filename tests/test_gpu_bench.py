@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from onepass.bench import gpu_gradients, report, run
+from onepass.bench import gpu_gradients, run
+from onepass.bench.document import document as describe
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
 from onepass.bench.gpu_contenders import GpuContender, GpuData
 from onepass.bench.gpu_peers import GPU_PEERS, make_data
@@ -115,7 +116,7 @@ def test_the_picture():
         for n in (32, 64)
     ]
     gpu = {**asdict(by_name("h200")), "driver": "CUDA 13.0"}
-    document = report.document(reports, list(GPU_PEERS.values()), {"threads": 1}, gpu)
+    document = describe(reports, list(GPU_PEERS.values()), {"threads": 1}, gpu)
     stream = io.BytesIO()
     draw(document, stream, "png")
     assert stream.getvalue().startswith(b"\x89PNG")

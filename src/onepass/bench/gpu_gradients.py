@@ -83,8 +83,6 @@ def of_torch(data: GpuData) -> list[GpuContender]:
 
 def of_torch_compile(data: GpuData) -> list[GpuContender]:
     torch = importlib.import_module("torch")
-    if not data.cell.peers:
-        return []
     torch.compiler.reset()
     statement, function = _torch_function(data)
     compiled = torch.compile(function, dynamic=False)
@@ -95,7 +93,7 @@ def of_torch_compile(data: GpuData) -> list[GpuContender]:
 
 
 def _rows_of_softmax(data: GpuData) -> bool:
-    return data.cell.peers and data.cell.op == "softmax_backward" and data.cell.dim == -1
+    return data.cell.op == "softmax_backward" and data.cell.dim == -1
 
 
 def of_liger(data: GpuData) -> list[GpuContender]:

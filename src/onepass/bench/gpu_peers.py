@@ -65,8 +65,6 @@ def _torch(data: GpuData) -> list[GpuContender]:
 def _torch_compile(data: GpuData) -> list[GpuContender]:
     torch = importlib.import_module("torch")
     cell, x = data.cell, data.x
-    if not cell.peers or cell.group == "calls":
-        return []
     torch.compiler.reset()
     op = getattr(torch, cell.op)
     compiled = torch.compile(lambda t: op(t, dim=cell.dim), dynamic=False)
@@ -76,7 +74,7 @@ def _torch_compile(data: GpuData) -> list[GpuContender]:
 
 def _liger(data: GpuData) -> list[GpuContender]:
     cell, x = data.cell, data.x
-    if not cell.peers or cell.op != "softmax" or cell.dim != -1 or cell.length > 65536:
+    if cell.op != "softmax" or cell.dim != -1 or cell.length > 65536:
         return []
     ops = importlib.import_module("liger_kernel.ops.softmax")
     return [
@@ -86,7 +84,7 @@ def _liger(data: GpuData) -> list[GpuContender]:
 
 def _quack(data: GpuData) -> list[GpuContender]:
     cell = data.cell
-    if not cell.peers or cell.op != "softmax" or cell.dim != -1 or cell.length > 1 << 18:
+    if cell.op != "softmax" or cell.dim != -1 or cell.length > 1 << 18:
         return []
     quack = importlib.import_module("quack.softmax")
     rows = data.x.reshape(-1, cell.length)
@@ -97,7 +95,7 @@ def _quack(data: GpuData) -> list[GpuContender]:
 
 def _cupy(data: GpuData) -> list[GpuContender]:
     cell = data.cell
-    if not cell.peers or cell.dtype == "bfloat16" or cell.op not in ("softmax", "log_softmax", "logsumexp"):
+    if cell.dtype == "bfloat16" or cell.op not in ("softmax", "log_softmax", "logsumexp"):
         return []
     cupy = importlib.import_module("cupy")
     op = getattr(importlib.import_module("cupyx.scipy.special"), cell.op)
@@ -116,7 +114,7 @@ def _either(forward: _Prepare, gradient: _Prepare) -> _Prepare:
 
 def _jax(data: GpuData) -> list[GpuContender]:
     cell = data.cell
-    if not cell.peers or cell.op not in ("softmax", "log_softmax", "logsumexp"):
+    if cell.op not in ("softmax", "log_softmax", "logsumexp"):
         return []
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of the memory, and keeps it
     jax = importlib.import_module("jax")
