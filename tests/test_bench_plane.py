@@ -1,16 +1,20 @@
 """The plane of rows x columns: its cells, and what is concluded from a run's document. No GPU is needed."""
 
+import io
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from onepass.bench import gpu_run, run, show_results
 from onepass.bench.cells import select
 from onepass.bench.document import NotOneRun, describe_cell, document, read_documents
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
+from onepass.bench.gpu_heat import draw_heat
 from onepass.bench.gpu_peers import GPU_PEERS
+from onepass.bench.gpu_plot import draw
 from onepass.bench.peers import Peer
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.standing import standing
@@ -187,3 +191,45 @@ def test_an_interrupted_run_keeps_what_was_measured(tmp_path, monkeypatch, capsy
     assert run.run_benchmark(cells=["sum-8x8-numpy", "softmax-8x8-numpy"], against=["numpy"], json=path) == 1
     assert [cell["name"] for cell in json.loads(path.read_text())["cells"]] == [done[0].name]
     assert "interrupted after 1 of 2 cells" in capsys.readouterr().err
+
+
+# the picture
+
+
+@pytest.fixture
+def plane():
+    """Two rows by three columns in two dtypes; quack has not taken part in one cell and failed in another."""
+    cells = [
+        cell_of((rows, columns), {"copy": 1e-6, "onepass": 1e-6, "quack": 2e-6}, group=f"plane_{dtype}", dtype=dtype)
+        for dtype in ("float32", "bfloat16")
+        for rows, columns in ((1, 32), (1, 1000), (64, 32), (64, 1000), (64, 4096))
+    ]
+    cells[1]["outcomes"].pop()
+    failed = asdict(replace(outcome_of("quack", 1.0), status="failed", note="no such width", timing=None))
+    cells[3]["outcomes"][-1] = {key: value for key, value in failed.items() if key != "timing"}
+    return cells
+
+
+def test_heat_maps_have_one_scale_and_show_what_is_missing(plane):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    draw_heat(figure, plane, ["onepass", "torch", "quack"])
+    panels = [axis for axis in figure.axes if axis.images]
+    assert [axis.get_title(loc="left") for axis in panels] == ["onepass", "quack", "", ""]  # torch has no figures
+    assert {axis.images[0].get_clim() for axis in panels} == {(0, 1)}
+    nan = float("nan")
+    shown = [axis.images[0].get_array().filled(nan).tolist() for axis in panels]
+    np.testing.assert_allclose(shown[0], [[1, 1, nan], [1, 1, 1]])
+    np.testing.assert_allclose(shown[1], [[0.5, nan, nan], [0.5, nan, 0.5]])
+    np.testing.assert_allclose(shown[3], [[0.5, 0.5, nan], [0.5, 0.5, 0.5]])
+    assert [text.get_text() for text in panels[1].texts] == ["50", "50", "50"]
+    assert [label.get_text() for label in panels[2].get_xticklabels()] == ["32", "1000", "4K"]
+
+
+@pytest.mark.parametrize("also", [[], ["seeds"], ["seeds", "oneflow", "calls"]])
+def test_a_picture_has_the_plane_and_the_other_groups(plane, also):
+    pytest.importorskip("matplotlib")
+    others = [cell_of((128, 2048), {"copy": 1e-6, "onepass": 1e-6}, group=group) for group in also]
+    run_document = document([], list(GPU_PEERS.values()), {"threads": 1}, GPU) | {"cells": plane + others}
+    stream = io.BytesIO()
+    draw(run_document, stream, "png")
+    assert stream.getvalue().startswith(b"\x89PNG")

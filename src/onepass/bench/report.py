@@ -104,7 +104,7 @@ class Screen:
         if regions:
             table = _table(("softmax",), list(regions))
             table.add_row("cells", *(str(found["cells"]) for found in regions.values()))
-            for peer in regions["all"]["times_faster"]:
+            for peer in (name for name, ratio in regions["all"]["times_faster"].items() if ratio):
                 ratios = (_times(found["times_faster"][peer]) for found in regions.values())
                 table.add_row(f"onepass over {peer}", *ratios)
             for which in ("median", "worst"):
