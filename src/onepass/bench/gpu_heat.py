@@ -9,7 +9,7 @@ from onepass.bench.plot import short_size
 INK = "#222222"
 _MISSING = "#EEEEEE"
 _COLOURS = "viridis"  # even steps to the eye, and to one that tells red and green not apart
-_DARK_BELOW = 0.6  # of the scale: figures are white there
+_DARK_BELOW = 0.45  # of the scale: figures are white there
 
 
 def of_plane(cell: dict[str, Any]) -> bool:
