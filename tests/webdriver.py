@@ -28,13 +28,20 @@ class Browser:
         self._root = f"http://127.0.0.1:{line.rsplit(' ', 1)[1].strip().rstrip('.')}/session"
         options = {"binary": CHROMIUM, "args": list(_FLAGS)}
         wanted = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
-        self._root += f"/{self._ask('POST', '', {'capabilities': wanted})['sessionId']}"
+        try:
+            self._root += f"/{self._ask('POST', '', {'capabilities': wanted})['sessionId']}"
+        except BaseException:
+            self._stop()
+            raise
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self._ask("DELETE", "")
+        self._stop()
+
+    def _stop(self):
         self._driver.terminate()
         self._driver.communicate()
 

@@ -6,13 +6,14 @@ import importlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 import onepass
 from onepass import _engine
 from onepass.bench import gpu_gradients
 from onepass.bench.cells import REDUCTIONS
-from onepass.bench.gpu_cells import GpuCell
+from onepass.bench.gpu_cells import GpuCell, Variant
 from onepass.bench.gpu_contenders import GpuContender, GpuData, contender
 from onepass.bench.peers import Peer
 from onepass.problem import GRADIENTS
@@ -41,14 +42,24 @@ def _onepass(data: GpuData) -> list[GpuContender]:
         contender("onepass", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim)),
         contender("onepass", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)),
     ]
-    if cell.variants:
-        from onepass.cuda import prepare
     for variant in cell.variants:
-        prepared = prepare(cell.op, x, cell.dim, out=out, algorithm=variant.algorithm, tuning=variant.tuning)
         options = f"algorithm={variant.algorithm!r}, tuning={variant.tuning}"
         statement = f"prepare({cell.op!r}, x, {cell.dim}, out=out, {options})(x, out)"
-        found.append(contender(variant.name, "out", data, statement, lambda run=prepared: run(x, out)))  # type: ignore[misc]
+        found.append(contender(variant.name, "out", data, statement, _held(data, variant)))
     return [replace(one, ours=True) for one in found]
+
+
+def _held(data: GpuData, variant: Variant) -> Callable[[], Any]:
+    """A call held to a variant. The first one compiles and binds it: a variant that fails does so alone."""
+    from onepass.cuda import prepare
+
+    cell, x, out = data.cell, data.x, data.out
+
+    @cache
+    def prepared() -> Any:
+        return prepare(cell.op, x, cell.dim, out=out, algorithm=variant.algorithm, tuning=variant.tuning)
+
+    return lambda: prepared()(x, out)
 
 
 def _torch(data: GpuData) -> list[GpuContender]:

@@ -42,14 +42,11 @@ def suite(device: str) -> Suite:
     """The suite for "cpu", "cuda" or "cuda:1"; ValueError for another device, or one that is not here."""
     if device == "cpu":
         return Suite(CELLS, PEERS, QUICK, FULL, measure, report.describe_cpu)
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number or "0").isdigit():
-        raise ValueError(f"device is {device!r}; expected cpu, cuda or cuda:1")
+    ordinal = gpu_ordinal(device)
     from onepass.bench import gpu_run
     from onepass.bench.gpu_cells import GPU_CELLS
     from onepass.bench.gpu_peers import GPU_PEERS
 
-    ordinal = int(number or 0)
     gpu = gpu_run.describe(ordinal)
     return Suite(
         cells=GPU_CELLS,
@@ -60,6 +57,14 @@ def suite(device: str) -> Suite:
         describe=lambda _: f"{gpu['name']}, {gpu['multiprocessors']} multiprocessors, L2 flushed before every call",
         gpu=gpu,
     )
+
+
+def gpu_ordinal(device: str) -> int:
+    """Which GPU is meant by "cuda" or "cuda:1"; ValueError for anything else."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit():
+        raise ValueError(f"device is {device!r}; expected cpu, cuda or cuda:1")
+    return int(number or 0)
 
 
 def list_cells(device: str = "cpu") -> list[str]:
