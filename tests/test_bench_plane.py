@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from onepass.bench import gpu_run, run, show_results
 from onepass.bench.cells import select
@@ -19,6 +20,7 @@ from onepass.bench.peers import Peer
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.standing import standing
 from onepass.bench.timing import Timing, Window
+from onepass.cli import app
 from onepass.cuda.device import by_name
 
 RECORDED = Path(__file__).parent.parent / "benchmarks/results/h200"
@@ -148,6 +150,17 @@ def test_parts_of_a_run_become_one(tmp_path, capsys):
     assert [cell["shape"] for cell in merged["cells"]] == [[8, 32], [8, 64]]
     assert merged["summary"]["made up"]["torch"]["ratio"] == pytest.approx(4)  # the last of two measurements
     assert "made up  onepass" in capsys.readouterr().out
+
+
+def test_the_command_shows_results_and_measures_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("onepass.bench.run_benchmark", lambda *_: pytest.fail("measured"))
+    part = write(tmp_path / "a.json", [cell_of((8, 32), {"copy": 1e-6, "onepass": 1.25e-6, "torch": 2.5e-6})])
+    done = CliRunner().invoke(app, ["bench", "--from", str(part), "--html", str(tmp_path / "run.html")])
+    assert done.exit_code == 0
+    assert (tmp_path / "run.html").exists()
+    lines = [line.split() for line in done.output.splitlines()]
+    assert ["onepass", "over", "torch", "2.00x", "2.00x"] in lines  # of all cells, and of those with few rows
+    assert ["time", "over", "a", "copy's,", "median", "1.25x", "1.25x"] in lines
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,10 @@ def candidates(op: str, dtype: str, shape: tuple[int, ...], dim: int, device: De
 
     chosen = plan(None, None)
     found: dict[CudaPlan, Variant] = {}
+    by_tiles = chosen.algorithm.startswith("strided")
     for algorithm, fields in sweeps(device, op):
-        if only and algorithm not in only:
+        # Tiles can serve rows that lie side by side, too, but have no business there.
+        if algorithm not in only if only else algorithm.startswith("strided") != by_tiles:
             continue
         for values in itertools.product(*fields.values()):
             held = dict(zip(fields, values, strict=True))

@@ -31,9 +31,9 @@ def draw(document: dict[str, Any], stream: BinaryIO, file_format: str) -> None:
     for cell in document["cells"]:
         if cell["outcomes"] and cell["group"] != "calls" and not of_plane(cell):
             groups.setdefault((cell["group"], cell["dtype"]), []).append(cell)
-    heights = [3.9 * len({cell["dtype"] for cell in plane}), 4.2 * -(-len(groups) // 2)]
+    heights = [3.4 * len({cell["dtype"] for cell in plane}), 4.2 * -(-len(groups) // 2)]
     drawn = [height for height in heights if height] or [4.2]
-    width = 18.0 if plane else 7.5 * min(2, max(1, len(groups)))
+    width = 15.0 if plane else 7.5 * min(2, max(1, len(groups)))
     figure = Figure(figsize=(width, sum(drawn)), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
