@@ -1,30 +1,14 @@
 """Runs CUDA plans on this machine's GPU: what simulator.Simulator does on a CPU, with the same interface."""
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
-
 import numpy as np
 
 from onepass import _engine
 from onepass.cuda.compile import compile_kernel
+from onepass.cuda.compile_all import compile_all
 from onepass.cuda.launch import read_device
 
 _GUARD = 256  # bytes before and after what a kernel may write
 _GUARD_BYTE = 0xA5
-
-
-def _compile(kernel):
-    header, name, architecture, source = kernel
-    compile_kernel(header, name, architecture, source=source)
-
-
-def compile_all(plans, architecture):
-    """Fill the cache of compiled kernels, with every core of the machine."""
-    wanted = list(dict.fromkeys((plan.header, plan.kernel, architecture, plan.source) for plan in plans))
-    spawn = multiprocessing.get_context("spawn")  # this process may have used CUDA
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
-        list(pool.map(_compile, wanted, chunksize=8))
 
 
 class Gpu:

@@ -14,6 +14,7 @@ import pytest
 from onepass import reference
 from onepass.bench import list_cells, peers, report, run, run_benchmark
 from onepass.bench.cells import CELLS, GROUPS, Cell, select
+from onepass.bench.document import SCHEMA, describe_cell
 from onepass.bench.results import CellReport, Outcome, geometric_mean, summarize
 from onepass.bench.timing import Effort, Meter, Reading, Timing, Window, interleave
 from onepass.bench.verify import Verifier, WrongResult
@@ -285,7 +286,7 @@ def test_ratios_compare_like_with_like():
     assert [round(found.fraction(o), 6) for o in outcomes] == [0.5, 1.0, 0.25, 0.5, 0.0625, 0.25]
     assert [found.ratio(o) for o in outcomes[4:]] == pytest.approx([4.0, 2.0])
     slower = CellReport(cell_of(), outcomes=(outcome_of("onepass", "fresh", 1e-6), outcome_of("torch", "fresh", 1e-6)))
-    means = summarize([found, slower])["made up"]["torch"]
+    means = summarize([describe_cell(one, brief=False) for one in (found, slower)])["made up"]["torch"]
     assert (means["cells"], means["ratio"], means["worst_ratio"]) == (2, pytest.approx(2.0), pytest.approx(1.0))
     assert geometric_mean([None]) is None
 
@@ -317,7 +318,7 @@ def test_one_cell_end_to_end(one_run, document):
 
 
 def test_json_says_what_where_when_and_every_raw_number(document):
-    assert document["schema"] == report.SCHEMA
+    assert document["schema"] == SCHEMA
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", document["date"])
     assert {"processor", "isa", "cores", "memory_bytes", "l2_bytes", "environment"} <= document["machine"].keys()
     assert {"rounds", "window_seconds", "threads", "quick"} <= document["settings"].keys()

@@ -5,8 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
-from onepass.bench import gpu_gradients, report, run
-from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
+from onepass.bench import gpu_gradients, gpu_run, run
+from onepass.bench.document import document as describe
+from onepass.bench.gpu_cells import GPU_CELLS, GpuCell, Variant
 from onepass.bench.gpu_contenders import GpuContender, GpuData
 from onepass.bench.gpu_peers import GPU_PEERS, make_data
 from onepass.bench.gpu_plot import draw
@@ -89,6 +90,23 @@ def test_room_for_honest_sums_is_for_others_only(ours, status):
     assert _verified(contender, data, verifier).status == status
 
 
+@pytest.mark.parametrize("op", ["softmax", "softmax_backward"])
+def test_a_variant_that_cannot_be_bound_fails_alone(op, monkeypatch):
+    """A tensor on a CPU has no plan of a GPU's; the calls beside it do not care."""
+    monkeypatch.setattr(gpu_run, "bounds", lambda data: [])
+    cell = GpuCell("made up", op, (50, 400), "a test", variants=(Variant("held", "block"),), peers=())
+    data = make_data(cell, "cpu")
+    verifier = GpuVerifier(data)
+    prepared = gpu_run._prepared(data, [GPU_PEERS["onepass"]])
+    outcomes = {contender.label: problem or _verified(contender, data, verifier) for contender, problem in prepared}
+    assert {label: outcome.status for label, outcome in outcomes.items()} == {
+        "onepass": "ok",
+        "onepass out=": "ok",
+        "held out=": "failed",
+    }
+    assert outcomes["held out="].note
+
+
 def test_a_device_that_is_unknown_or_not_here(monkeypatch, capsys):
     with pytest.raises(ValueError, match="tpu"):
         run.suite("tpu")
@@ -115,7 +133,7 @@ def test_the_picture():
         for n in (32, 64)
     ]
     gpu = {**asdict(by_name("h200")), "driver": "CUDA 13.0"}
-    document = report.document(reports, list(GPU_PEERS.values()), {"threads": 1}, gpu)
+    document = describe(reports, list(GPU_PEERS.values()), {"threads": 1}, gpu)
     stream = io.BytesIO()
     draw(document, stream, "png")
     assert stream.getvalue().startswith(b"\x89PNG")

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from helpers import TESTS
@@ -12,6 +13,10 @@ from helpers import TESTS
 from onepass.cuda import CompileError, cache, compile
 from onepass.cuda.cache import KernelCache
 from onepass.cuda.compile import compile_kernel
+from onepass.cuda.compile_all import compile_all
+from onepass.cuda.device import by_name
+from onepass.cuda.plan import make_cuda_plan
+from onepass.problem import make_problem
 
 EMPTY = "__global__ void empty() {}"
 HEADER = "onepass/ops.h"
@@ -339,3 +344,15 @@ for name in ("a", "b", "c"):
     assert len(entries(folder)) == 3
     assert list(folder.glob("writing-*")) == []
     assert _python(program.replace("< 16", "< 0")) == outputs[0][0]
+
+
+def test_many_kernels_are_compiled_at_once_and_one_that_cannot_be_stops_no_other(folder):
+    problem = make_problem("softmax", "float32", (64, 4096), (1,))
+    block, block_smem = (
+        make_cuda_plan(problem, by_name("h200"), name, addresses=(0, 0)) for name in ("block", "block_smem")
+    )
+    compile_all([block, block], "90a")
+    assert len(entries(folder)) == 1
+    with pytest.raises(CompileError, match="no such kernel"):
+        compile_all([replace(block, kernel="no such kernel"), block_smem, block], "90a")
+    assert len(entries(folder)) == 2

@@ -144,17 +144,25 @@ def bench(
     ] = None,
     json: Annotated[Path | None, typer.Option(metavar="F", help="Write the figures as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="F.png", help="Draw fraction of bandwidth over shape.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="F.html", help="Write a report.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="F.html", help="Write an interactive report.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds per cell.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
     show: Annotated[bool, typer.Option("--list", help="List the cells and exit.")] = False,
+    recorded: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="F.json", help="Measure nothing: show these results. Several are parts of one run."
+        ),
+    ] = None,
 ) -> None:
     """Measure onepass and its peers on this machine, beside the speed of a plain copy."""
-    from onepass.bench import list_cells, run_benchmark
+    from onepass.bench import list_cells, run_benchmark, show_results
 
     if show:
         typer.echo("\n".join(list_cells(device)))
         return
+    if recorded:
+        raise typer.Exit(show_results(recorded, json, plot, html))
     chosen, peers = ([name.strip() for name in text.split(",")] if text else None for text in (cells, against))
     raise typer.Exit(run_benchmark(quick, chosen, peers, json, plot, html, repeats, device))
 

@@ -5,6 +5,6 @@
 'softmax-4096x1024'
 """
 
-from onepass.bench.run import list_cells, run_benchmark
+from onepass.bench.run import list_cells, run_benchmark, show_results
 
-__all__ = ["list_cells", "run_benchmark"]
+__all__ = ["list_cells", "run_benchmark", "show_results"]

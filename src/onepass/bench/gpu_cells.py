@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from onepass.bench.cells import Cell
+from onepass.bench.cells import ITEM_BYTES, Cell
 from onepass.cuda.kernel_plan import Tuning
+
+OTHERS = ("torch.compile", "quack", "liger", "cupy", "jax")  # beside onepass and torch, which always take part
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class GpuCell(Cell):
     """A cell whose input is a tensor on a GPU."""
 
     variants: tuple[Variant, ...] = ()
-    peers: bool = True  # whether other libraries take part, beside torch
+    peers: tuple[str, ...] = OTHERS  # that take part, of OTHERS
 
     @property
     def name(self) -> str:
@@ -52,6 +54,13 @@ _SEED_KERNELS = (
 _SEED_LENGTHS = (2048, 32728, 65536, 131072, 262144, 524288, 2097152, 4194304)
 _ONEFLOW_LENGTHS = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768)
 _ATTENTION_SIZES = (64, 128, 256, 512, 1024)
+# The plane: its corners, where a launch is all there is, and where an array takes 4 GiB; a row for each multiprocessor
+# or fewer, some, many; classes and vocabularies among the columns.
+_PLANE_ROWS = (1, 8, 64, 512, 4096, 16384, 65536)
+_PLANE_COLUMNS = (32, 256, 1000, 2048, 8192, 32768, 50257, 128256, 524288, 4194304)
+_PLANE_BYTES = 4 << 30
+# CuPy and JAX hold no place on it that others do not hold, and every cell costs seconds.
+_PLANE_PEERS = ("torch.compile", "quack", "liger")
 _WAITS = tuple(Variant(name, name) for name in ("block", "block_smem", "block_uncached", "online"))
 
 
@@ -134,8 +143,18 @@ def _gradients() -> list[GpuCell]:
         ((2048, 65536), "float32", _BACKWARD_KEPT),
     ):
         group, op, why = "backward_waiting", "softmax_backward", "where a row of two arrays waits"
-        cells.append(GpuCell(group, op, shape, why, dtype=dtype, variants=variants, peers=False))
+        cells.append(GpuCell(group, op, shape, why, dtype=dtype, variants=variants, peers=()))
     return cells
+
+
+def _plane() -> list[GpuCell]:
+    return [
+        GpuCell(f"plane_{dtype}", "softmax", (rows, columns), "rows x columns", dtype=dtype, peers=_PLANE_PEERS)
+        for dtype in ("float32", "bfloat16")
+        for columns in _PLANE_COLUMNS
+        for rows in _PLANE_ROWS
+        if rows * columns * ITEM_BYTES[dtype] <= _PLANE_BYTES
+    ]
 
 
 def _registry() -> tuple[GpuCell, ...]:
@@ -154,11 +173,11 @@ def _registry() -> tuple[GpuCell, ...]:
         for n in (128, 512, 1024) if size == 4 else (256, 1024):
             why = "warp: packs, rows per access, padding"
             cells.append(
-                GpuCell("ablation", "softmax", (49152, n), why, dtype=dtype, variants=_tunings(n, size), peers=False)
+                GpuCell("ablation", "softmax", (49152, n), why, dtype=dtype, variants=_tunings(n, size), peers=())
             )
     for n in (4096, 16384, 32768):
         why = "where a row waits: registers, shared memory, nowhere"
-        cells.append(GpuCell("waiting", "softmax", (8192, n), why, variants=_WAITS, peers=False))
+        cells.append(GpuCell("waiting", "softmax", (8192, n), why, variants=_WAITS, peers=()))
     for shape, dim, dtype, why in (
         ((32, 256, 56, 56), 1, "float32", "channels of an image"),
         ((64, 1000, 196), 1, "float32", "classes of a dense classifier"),
@@ -169,18 +188,30 @@ def _registry() -> tuple[GpuCell, ...]:
         ((4096, 4096), 0, "float32", "the columns of a matrix"),
     ):
         cells.append(GpuCell("strided", "softmax", shape, why, dim, dtype))
-    for op, shape in (
-        ("log_softmax", (32768, 4096)),
-        ("logsumexp", (32768, 4096)),
-        ("logsumexp", (4096, 128256)),
-        ("sum", (32768, 4096)),
-        ("amax", (32768, 4096)),
+    for op, shape, dtype in (
+        ("log_softmax", (32768, 4096), "bfloat16"),
+        ("logsumexp", (32768, 4096), "bfloat16"),
+        ("logsumexp", (4096, 128256), "bfloat16"),
+        ("logsumexp", (128, 2097152), "float32"),
+        ("sum", (32768, 4096), "bfloat16"),
+        ("amax", (32768, 4096), "bfloat16"),
     ):
-        cells.append(GpuCell("ops", op, shape, "the other operations", dtype="bfloat16"))
+        cells.append(GpuCell("ops", op, shape, "the other operations", dtype=dtype))
     for shape, dtype in (((32768, 4096), "bfloat16"), ((4096, 50257), "bfloat16"), ((32, 128256), "float32")):
         cells.append(GpuCell("logits", "softmax", shape, "vocabularies; an odd one", dtype=dtype))
+    for shape, dtype, why in (
+        ((49152, 1000), "float32", "classes of many samples"),
+        ((32768, 256), "bfloat16", "a warp for each of many rows"),
+        ((1, 1048576), "float32", "one row of 4 MiB"),
+        ((32768, 65536), "bfloat16", "4 GiB of rows that one multiprocessor holds"),
+        ((8192, 262144), "bfloat16", "4 GiB of rows that none holds"),
+    ):
+        cells.append(GpuCell("rows", "softmax", shape, why, dtype=dtype))
     cells += _gradients()
-    cells.append(GpuCell("calls", "softmax", (8, 8), "what a call costs the host", quick=True))
+    # What torch.compile costs the host is in no table of ours.
+    others = tuple(name for name in OTHERS if name != "torch.compile")
+    cells.append(GpuCell("calls", "softmax", (8, 8), "what a call costs the host", quick=True, peers=others))
+    cells += _plane()
     return tuple(cells)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from onepass import _engine, gradients
-from onepass.bench.gpu_cells import GpuCell
+from onepass.bench.gpu_cells import GpuCell, Variant
 from onepass.bench.gpu_contenders import GpuContender, GpuData, contender
 
 _QUACK_LENGTH = 1 << 18  # that its kernels reach
@@ -44,20 +45,24 @@ def of_onepass(data: GpuData) -> list[GpuContender]:
     ]
     for variant in cell.variants:
         statement = f"{call}, out=out), algorithm={variant.algorithm!r}, tuning={variant.tuning}"
-        found.append(contender(variant.name, "out", data, statement, _bound(data, variant.algorithm, variant.tuning)))
+        found.append(contender(variant.name, "out", data, statement, _held(data, variant)))
     return [replace(one, ours=True) for one in found]
 
 
-def _bound(data: GpuData, algorithm: str | None, tuning: Any) -> Callable[[], Any]:
-    """A call whose plan is held to an algorithm and a tuning."""
+def _held(data: GpuData, variant: Variant) -> Callable[[], Any]:
+    """A call held to a variant; the first one compiles and binds it, as gpu_peers has it."""
     from onepass.call_gradients import checked
     from onepass.cuda import launch
 
     cell, out = data.cell, data.out
-    arrays, problem = checked(cell.op, (data.x, *data.beside), cell.dim, False, None, out)
-    plan = launch.plan(problem, arrays[0], out, algorithm, beside=arrays[1:], tuning=tuning)
-    bound = launch.bind(problem, arrays[0], out, plan)
-    return lambda: _engine.run(bound, data.x, out, *data.beside)
+
+    @cache
+    def bound() -> Any:
+        arrays, problem = checked(cell.op, (data.x, *data.beside), cell.dim, False, None, out)
+        plan = launch.plan(problem, arrays[0], out, variant.algorithm, beside=arrays[1:], tuning=variant.tuning)
+        return launch.bind(problem, arrays[0], out, plan)
+
+    return lambda: _engine.run(bound(), data.x, out, *data.beside)
 
 
 def _torch_function(data: GpuData) -> tuple[str, Callable[..., Any]]:
@@ -83,8 +88,6 @@ def of_torch(data: GpuData) -> list[GpuContender]:
 
 def of_torch_compile(data: GpuData) -> list[GpuContender]:
     torch = importlib.import_module("torch")
-    if not data.cell.peers:
-        return []
     torch.compiler.reset()
     statement, function = _torch_function(data)
     compiled = torch.compile(function, dynamic=False)
@@ -95,7 +98,7 @@ def of_torch_compile(data: GpuData) -> list[GpuContender]:
 
 
 def _rows_of_softmax(data: GpuData) -> bool:
-    return data.cell.peers and data.cell.op == "softmax_backward" and data.cell.dim == -1
+    return data.cell.op == "softmax_backward" and data.cell.dim == -1
 
 
 def of_liger(data: GpuData) -> list[GpuContender]:

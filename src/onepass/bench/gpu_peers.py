@@ -6,13 +6,14 @@ import importlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 import onepass
 from onepass import _engine
 from onepass.bench import gpu_gradients
 from onepass.bench.cells import REDUCTIONS
-from onepass.bench.gpu_cells import GpuCell
+from onepass.bench.gpu_cells import GpuCell, Variant
 from onepass.bench.gpu_contenders import GpuContender, GpuData, contender
 from onepass.bench.peers import Peer
 from onepass.problem import GRADIENTS
@@ -41,14 +42,24 @@ def _onepass(data: GpuData) -> list[GpuContender]:
         contender("onepass", "fresh", data, f"{call})", lambda: op(x, dim=cell.dim)),
         contender("onepass", "out", data, f"{call}, out=out)", lambda: op(x, dim=cell.dim, out=out)),
     ]
-    if cell.variants:
-        from onepass.cuda import prepare
     for variant in cell.variants:
-        prepared = prepare(cell.op, x, cell.dim, out=out, algorithm=variant.algorithm, tuning=variant.tuning)
         options = f"algorithm={variant.algorithm!r}, tuning={variant.tuning}"
         statement = f"prepare({cell.op!r}, x, {cell.dim}, out=out, {options})(x, out)"
-        found.append(contender(variant.name, "out", data, statement, lambda run=prepared: run(x, out)))  # type: ignore[misc]
+        found.append(contender(variant.name, "out", data, statement, _held(data, variant)))
     return [replace(one, ours=True) for one in found]
+
+
+def _held(data: GpuData, variant: Variant) -> Callable[[], Any]:
+    """A call held to a variant. The first one compiles and binds it: a variant that fails does so alone."""
+    from onepass.cuda import prepare
+
+    cell, x, out = data.cell, data.x, data.out
+
+    @cache
+    def prepared() -> Any:
+        return prepare(cell.op, x, cell.dim, out=out, algorithm=variant.algorithm, tuning=variant.tuning)
+
+    return lambda: prepared()(x, out)
 
 
 def _torch(data: GpuData) -> list[GpuContender]:
@@ -65,8 +76,6 @@ def _torch(data: GpuData) -> list[GpuContender]:
 def _torch_compile(data: GpuData) -> list[GpuContender]:
     torch = importlib.import_module("torch")
     cell, x = data.cell, data.x
-    if not cell.peers or cell.group == "calls":
-        return []
     torch.compiler.reset()
     op = getattr(torch, cell.op)
     compiled = torch.compile(lambda t: op(t, dim=cell.dim), dynamic=False)
@@ -76,7 +85,7 @@ def _torch_compile(data: GpuData) -> list[GpuContender]:
 
 def _liger(data: GpuData) -> list[GpuContender]:
     cell, x = data.cell, data.x
-    if not cell.peers or cell.op != "softmax" or cell.dim != -1 or cell.length > 65536:
+    if cell.op != "softmax" or cell.dim != -1 or cell.length > 65536:
         return []
     ops = importlib.import_module("liger_kernel.ops.softmax")
     return [
@@ -86,7 +95,7 @@ def _liger(data: GpuData) -> list[GpuContender]:
 
 def _quack(data: GpuData) -> list[GpuContender]:
     cell = data.cell
-    if not cell.peers or cell.op != "softmax" or cell.dim != -1 or cell.length > 1 << 18:
+    if cell.op != "softmax" or cell.dim != -1 or cell.length > 1 << 18:
         return []
     quack = importlib.import_module("quack.softmax")
     rows = data.x.reshape(-1, cell.length)
@@ -97,7 +106,7 @@ def _quack(data: GpuData) -> list[GpuContender]:
 
 def _cupy(data: GpuData) -> list[GpuContender]:
     cell = data.cell
-    if not cell.peers or cell.dtype == "bfloat16" or cell.op not in ("softmax", "log_softmax", "logsumexp"):
+    if cell.dtype == "bfloat16" or cell.op not in ("softmax", "log_softmax", "logsumexp"):
         return []
     cupy = importlib.import_module("cupy")
     op = getattr(importlib.import_module("cupyx.scipy.special"), cell.op)
@@ -116,7 +125,7 @@ def _either(forward: _Prepare, gradient: _Prepare) -> _Prepare:
 
 def _jax(data: GpuData) -> list[GpuContender]:
     cell = data.cell
-    if not cell.peers or cell.op not in ("softmax", "log_softmax", "logsumexp"):
+    if cell.op not in ("softmax", "log_softmax", "logsumexp"):
         return []
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of the memory, and keeps it
     jax = importlib.import_module("jax")

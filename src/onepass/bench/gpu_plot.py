@@ -1,8 +1,11 @@
-"""The picture of a run on a GPU: one panel per group, the share of the copy's speed over the length of a row."""
+"""The picture of a run on a GPU: heat maps of the plane, and a panel for each other group, the share of a copy's speed
+over the length of a row."""
 
 from __future__ import annotations
 
 from typing import Any, BinaryIO
+
+from onepass.bench.gpu_heat import INK, draw_heat, of_plane
 
 _COLOURS = {
     "onepass": "#D55E00",
@@ -16,7 +19,6 @@ _COLOURS = {
     "three_pass": "#999933",
 }
 _OTHERS = ("#BBBBBB", "#88CCEE", "#117733", "#DDCC77", "#882255", "#44AA99", "#AA4499", "#661100")
-_INK = "#222222"
 
 
 def draw(document: dict[str, Any], stream: BinaryIO, file_format: str) -> None:
@@ -24,29 +26,37 @@ def draw(document: dict[str, Any], stream: BinaryIO, file_format: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    plane = [cell for cell in document["cells"] if of_plane(cell)]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for cell in document["cells"]:
-        if cell["outcomes"] and cell["group"] != "calls":
+        if cell["outcomes"] and cell["group"] != "calls" and not of_plane(cell):
             groups.setdefault((cell["group"], cell["dtype"]), []).append(cell)
-    columns = min(2, max(1, len(groups)))
-    rows = max(1, -(-len(groups) // columns))
-    figure = Figure(figsize=(7.5 * columns, 4.2 * rows), dpi=130, facecolor="white")
+    heights = [3.4 * len({cell["dtype"] for cell in plane}), 4.2 * -(-len(groups) // 2)]
+    drawn = [height for height in heights if height] or [4.2]
+    width = 15.0 if plane else 7.5 * min(2, max(1, len(groups)))
+    figure = Figure(figsize=(width, sum(drawn)), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    gpu = document["machine"]["gpu"]
+    figure.suptitle(f"{gpu['name']}: share of a copy's speed", x=0.01, ha="left", fontsize=14, color=INK, weight="bold")
+    versions = ", ".join(f"{name} {version}" for name, version in document["contenders"].items() if version)
+    caption = f"{gpu['driver']}, {document['date'][:10]}; {versions}"
+    figure.supxlabel(caption, fontsize=8, color="#666666", x=0.01, ha="left")
+    parts = list(figure.subfigures(len(drawn), 1, squeeze=False, height_ratios=drawn).ravel())
+    if plane:
+        draw_heat(parts.pop(0), plane, list(document["contenders"]))
+    if groups:
+        _lines(parts.pop(), groups)
+    figure.savefig(stream, format=file_format)
+
+
+def _lines(figure: Any, groups: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    columns = min(2, len(groups))
+    axes = figure.subplots(-(-len(groups) // columns), columns, squeeze=False).ravel()
     for axis, ((group, dtype), cells) in zip(axes, groups.items(), strict=False):
         _panel(axis, f"{group}, {dtype}", cells)
     for axis in axes[len(groups) :]:
         axis.set_visible(False)
-    gpu = document["machine"]["gpu"]
-    figure.suptitle(
-        f"{gpu['name']}: share of a copy's speed", x=0.01, ha="left", fontsize=14, color=_INK, weight="bold"
-    )
-    versions = ", ".join(f"{name} {version}" for name, version in document["contenders"].items() if version)
-    figure.supxlabel(
-        f"{gpu['driver']}, {document['date'][:10]}; {versions}", fontsize=8, color="#666666", x=0.01, ha="left"
-    )
-    figure.savefig(stream, format=file_format)
 
 
 def _panel(axis: Any, title: str, cells: list[dict[str, Any]]) -> None:
@@ -63,8 +73,8 @@ def _panel(axis: Any, title: str, cells: list[dict[str, Any]]) -> None:
         look = {"color": _COLOURS.get(name) or next(others), "zorder": 3 if ours else 2, "label": name}
         points = [float("nan") if share is None else share for share in shares]
         axis.plot(places, points, marker="o", markersize=6 if ours else 4, linewidth=2.5 if ours else 1.2, **look)
-    axis.axhline(1, color=_INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axis.set_title(title, loc="left", fontsize=11, color=_INK)
+    axis.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axis.set_title(title, loc="left", fontsize=11, color=INK)
     axis.set_xticks(places, [_tick(cell) for cell in cells], fontsize=7.5, rotation=35, ha="right")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -15,7 +15,7 @@ import onepass
 from onepass import _engine
 from onepass.bench import gpu_gradients, timing
 from onepass.bench.cells import REDUCTIONS
-from onepass.bench.gpu_cells import GpuCell
+from onepass.bench.gpu_cells import OTHERS, GpuCell
 from onepass.bench.gpu_contenders import GpuContender, GpuData
 from onepass.bench.gpu_peers import bounds, make_data
 from onepass.bench.gpu_timing import Flush, GpuEffort, interleave
@@ -127,6 +127,8 @@ def _host_costs(contenders: dict[str, GpuContender], torch: Any) -> dict[str, ti
 def _prepared(data: GpuData, peers: Sequence[Peer]) -> list[tuple[GpuContender, Outcome | None]]:
     prepared: list[tuple[GpuContender, Outcome | None]] = [(contender, None) for contender in bounds(data)]
     for peer in peers:
+        if peer.name in OTHERS and peer.name not in data.cell.peers:
+            continue
         try:
             prepared += [(contender, None) for contender in peer.prepare(data)]
         except Exception as error:  # a broken peer is a finding of the benchmark, not the end of it

@@ -145,7 +145,7 @@ def _fraction(cell: dict[str, Any], peer: str, mode: str) -> float | None:
 
 def _tick(cell: dict[str, Any]) -> str:
     """`[4096, 1024]` as two short lines; a dtype or dim that is not plain is said below."""
-    sizes = [_short(size) for size in cell["shape"]]
+    sizes = [short_size(size) for size in cell["shape"]]
     half = len(sizes) // 2
     lines = ["\u00d7".join(sizes[:half]), "\u00d7" * (half > 0) + "\u00d7".join(sizes[half:])]
     lines += [cell["dtype"]] if cell["dtype"] != "float32" else []
@@ -153,7 +153,7 @@ def _tick(cell: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _short(size: int) -> str:
+def short_size(size: int) -> str:
     """16777216 as 16M: exact multiples only."""
     for unit, letter in ((1 << 20, "M"), (1 << 10, "K")):
         if size >= unit and size % unit == 0:

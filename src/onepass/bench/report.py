@@ -1,14 +1,11 @@
-"""What the benchmark shows: tables on the screen, and one document that the JSON, the page and the plot are made of."""
+"""What the benchmark shows: tables on the screen, and the files that a run's document becomes."""
 
 from __future__ import annotations
 
-import datetime
 import importlib.util
 import json
 import os
-import platform
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,16 +15,11 @@ from rich.text import Text
 
 from onepass.bench.cells import Cell
 from onepass.bench.peers import Peer
-from onepass.bench.results import CellReport, Outcome, summarize
+from onepass.bench.results import CellReport, Outcome
+from onepass.bench.standing import BEHIND
 from onepass.machine import this_machine
 
-SCHEMA = 1
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-# Settings from outside that change what a contender does; recorded when set.
-_ENVIRONMENT = (
-    *("ONEPASS_", "ATEN_CPU_CAPABILITY", "THP_MEM_ALLOC", "XLA_", "NPROC"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"),
-)
 
 
 class OutputError(Exception):
@@ -60,10 +52,13 @@ def format_cell(cell: Cell) -> str:
 class Screen:
     """The tables on the terminal, each printed when its cell is done."""
 
-    def __init__(self, peers: Sequence[Peer], device: str, cells: int, console: Console | None = None):
+    def __init__(self, console: Console | None = None):
         self.console = console or Console(highlight=False)
-        self.cells = cells
+        self.cells = 0
         self.started = 0
+
+    def begin(self, peers: Sequence[Peer], device: str, cells: int) -> None:
+        self.cells = cells
         self.console.print(f"{device}; a round takes every contender in random order")
         self.console.print("contenders: " + "; ".join(_presence(peer) for peer in peers))
 
@@ -89,9 +84,9 @@ class Screen:
             remark = "! others used the machine: the median is over all windows"
             self.console.print(remark, style="yellow")
 
-    def summary(self, reports: Iterable[CellReport]) -> None:
+    def summary(self, document: dict[str, Any]) -> None:
         table = _table(("group", "contender"), ("cells", "onepass is", "at worst", "of copy"))
-        for group, contenders in summarize(reports).items():
+        for group, contenders in document["summary"].items():
             heading = group
             for label, means in contenders.items():
                 ratios = (
@@ -101,9 +96,37 @@ class Screen:
                 heading = ""  # named once
         self.console.print("\n[bold]Geometric means[/bold]: a fresh result against a fresh result, out= against out=")
         self.console.print(table)
+        if "standing" in document:
+            self._standing(document["standing"])
 
-    def wrote(self, path: Path) -> None:
-        self.console.print(f"wrote {path}")
+    def _standing(self, standing: dict[str, Any]) -> None:
+        regions = {name: found for name, found in standing["regions"].items() if found["cells"]}
+        if regions:
+            table = _table(("softmax",), list(regions))
+            table.add_row("cells", *(str(found["cells"]) for found in regions.values()))
+            for peer in (name for name, ratio in regions["all"]["times_faster"].items() if ratio):
+                ratios = (_times(found["times_faster"][peer]) for found in regions.values())
+                table.add_row(f"onepass over {peer}", *ratios)
+            for which in ("median", "worst"):
+                over = (_times(found["over_copy"][which]) for found in regions.values())
+                table.add_row(f"time over a copy's, {which}", *over)
+            self.console.print(
+                "\n[bold]Fresh results[/bold]; few rows: fewer than 4 for each multiprocessor; "
+                "large: 64 MiB and more, of rows that fit the chip"
+            )
+            self.console.print(table)
+        behind, cells = standing["behind"], standing["cells"]
+        self.console.print(f"more than {BEHIND - 1:.0%} behind the fastest peer: {len(behind)} of {cells} cells")
+        for found in behind:
+            times = _times(found["times_slower"])
+            self.console.print(f"  {found['cell']}: {times} of {found['peer']}, by {found['algorithm']}")
+
+    def write(self, document: dict[str, Any], json: Path | None, html: Path | None, plot: Path | None) -> None:
+        """The files that were asked for."""
+        for path, write in ((json, write_json), (html, write_html), (plot, write_plot)):
+            if path is not None:
+                write(document, path)
+                self.console.print(f"wrote {path}")
 
 
 def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -154,81 +177,9 @@ def _percent(fraction: float | int | None) -> str:
 
 def describe_cpu(threads: int) -> str:
     """The CPU and its memory, as the first line on the screen has them."""
-    here = machine()
+    here = this_machine()
     plural = "s" if threads != 1 else ""
-    return f"{here['processor']}, {here['isa']}, {threads} thread{plural}, {here['memory_bytes'] / 2**30:.0f} GiB"
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers depend on: processor, instruction set, caches, memory, kernel, page size policy."""
-    try:
-        huge_pages = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().split("[")[1].split("]")[0]
-    except (OSError, IndexError):
-        huge_pages = "unknown"
-    return {
-        **asdict(this_machine()),
-        "system": f"{platform.system()} {platform.release().partition('-')[0]}",  # without who built it
-        "python": platform.python_version(),
-        "transparent_huge_pages": huge_pages,
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)},
-    }
-
-
-def document(
-    reports: Sequence[CellReport],
-    peers: Sequence[Peer],
-    settings: dict[str, Any],
-    gpu: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Everything measured, as plain data: the schema of `--json`. `gpu` describes what it was measured on, if one."""
-    from onepass.bench.peers import PEERS
-
-    return {
-        "schema": SCHEMA,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "onepass": PEERS["onepass"].version,
-        "machine": machine() if gpu is None else {**machine(), "gpu": gpu},
-        "settings": settings,
-        "contenders": {peer.name: None if peer.missing else peer.version for peer in peers},
-        "cells": [_cell(report, brief=gpu is not None) for report in reports],
-        "summary": summarize(reports),
-    }
-
-
-def _cell(report: CellReport, brief: bool) -> dict[str, Any]:
-    cell = report.cell
-    return {
-        "name": cell.name,
-        **{key: getattr(cell, key) for key in ("group", "op", "dim", "dtype", "why", "length", "moved_bytes")},
-        "shape": list(cell.shape),
-        "input": report.framework,
-        "algorithm": report.algorithm,
-        "skipped": report.skipped,
-        "tolerance_ulp": report.tolerance_ulp,
-        "copy_gb_per_s": report.copy_limit,
-        "outcomes": [_outcome(report, outcome, brief) for outcome in report.outcomes],
-    }
-
-
-def _outcome(report: CellReport, outcome: Outcome, brief: bool) -> dict[str, Any]:
-    timing = outcome.timing
-    measured: dict[str, Any] = {}
-    if timing is not None:
-        measured = {
-            "seconds": timing.median,
-            "spread": timing.spread,
-            "gb_per_s": outcome.gb_per_s,
-            "fraction_of_copy": report.fraction(outcome),
-            "onepass_is_times_faster": report.ratio(outcome),
-            "noisy": timing.noisy,
-        }
-        # A call on a GPU is timed by itself and disturbed by nobody: its windows are many and tell nothing more.
-        if brief:
-            measured["rounds"] = len(timing.windows)
-        else:
-            measured["windows"] = [asdict(window) for window in timing.windows]
-    keys = ("label", "peer", "mode", "statement", "status", "note", "error_ulp", "moved_bytes")
-    return {**{key: getattr(outcome, key) for key in keys}, **measured}
+    return f"{here.processor}, {here.isa}, {threads} thread{plural}, {here.memory_bytes / 2**30:.0f} GiB"
 
 
 def check_outputs(json: Path | None, html: Path | None, plot: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from onepass.bench.cells import Cell
 from onepass.bench.timing import Timing
@@ -69,24 +70,25 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else None
 
 
-def summarize(reports: Iterable[CellReport]) -> dict[str, dict[str, dict[str, float | int | None]]]:
-    """Per group and for all: geometric means of each contender's ratio and fraction, and the worst ratio."""
-    groups: dict[str, list[CellReport]] = {}
-    for report in reports:
-        if report.outcomes:
-            groups.setdefault(report.cell.group, []).append(report)
+def summarize(cells: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | int | None]]]:
+    """Per group and for all, of a document's cells: geometric means of each contender's ratio and fraction, and the
+    worst ratio."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        if cell["outcomes"]:
+            groups.setdefault(cell["group"], []).append(cell)
     if len(groups) > 1:
-        groups["all"] = [report for group in groups.values() for report in group]
+        groups["all"] = [cell for group in groups.values() for cell in group]
     summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
     for group, members in groups.items():
-        labels = dict.fromkeys(o.label for r in members for o in r.outcomes if o.mode in ("fresh", "out"))
-        for label in labels:
-            pairs = [(r, o) for r in members for o in r.outcomes if o.label == label and o.timing]
-            ratios = [ratio for r, o in pairs if (ratio := r.ratio(o)) is not None]
+        outcomes = [outcome for cell in members for outcome in cell["outcomes"] if outcome["mode"] in ("fresh", "out")]
+        for label in dict.fromkeys(outcome["label"] for outcome in outcomes):
+            timed = [outcome for outcome in outcomes if outcome["label"] == label and "seconds" in outcome]
+            ratios = [ratio for outcome in timed if (ratio := outcome["onepass_is_times_faster"]) is not None]
             summary.setdefault(group, {})[label] = {
-                "cells": len(pairs),
+                "cells": len(timed),
                 "ratio": geometric_mean(ratios),
                 "worst_ratio": min(ratios, default=None),
-                "fraction": geometric_mean(r.fraction(o) for r, o in pairs),
+                "fraction": geometric_mean(outcome["fraction_of_copy"] for outcome in timed),
             }
     return summary

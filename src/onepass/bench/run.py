@@ -13,6 +13,8 @@ import onepass
 from onepass import _engine
 from onepass.bench import report
 from onepass.bench.cells import CELLS, Cell, select
+from onepass.bench.document import NotOneRun, read_documents
+from onepass.bench.document import document as describe
 from onepass.bench.peers import PEERS, Contender, Data, Peer, check_copy, copies, equal_threads, make_data
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.timing import Effort, interleave
@@ -40,14 +42,11 @@ def suite(device: str) -> Suite:
     """The suite for "cpu", "cuda" or "cuda:1"; ValueError for another device, or one that is not here."""
     if device == "cpu":
         return Suite(CELLS, PEERS, QUICK, FULL, measure, report.describe_cpu)
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number or "0").isdigit():
-        raise ValueError(f"device is {device!r}; expected cpu, cuda or cuda:1")
+    ordinal = gpu_ordinal(device)
     from onepass.bench import gpu_run
     from onepass.bench.gpu_cells import GPU_CELLS
     from onepass.bench.gpu_peers import GPU_PEERS
 
-    ordinal = int(number or 0)
     gpu = gpu_run.describe(ordinal)
     return Suite(
         cells=GPU_CELLS,
@@ -58,6 +57,14 @@ def suite(device: str) -> Suite:
         describe=lambda _: f"{gpu['name']}, {gpu['multiprocessors']} multiprocessors, L2 flushed before every call",
         gpu=gpu,
     )
+
+
+def gpu_ordinal(device: str) -> int:
+    """Which GPU is meant by "cuda" or "cuda:1"; ValueError for anything else."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit():
+        raise ValueError(f"device is {device!r}; expected cpu, cuda or cuda:1")
+    return int(number or 0)
 
 
 def list_cells(device: str = "cpu") -> list[str]:
@@ -82,9 +89,10 @@ def run_benchmark(
     """Measure onepass against the libraries that are installed, print the tables and write the files asked for.
 
     `cells` are names, groups or globs; `against` names contenders; `repeats` is the number of rounds; `device` is "cpu"
-    or "cuda". Returns 0; 1 where a file cannot be written, a result of onepass is wrong or the GPU cannot be used; 2
-    for an unknown cell, contender or device.
+    or "cuda". Returns 0; 1 where a file cannot be written, a result of onepass is wrong, the GPU cannot be used or the
+    run was interrupted (the files then have the cells that were done); 2 for an unknown cell, contender or device.
     """
+    interrupted = False
     try:
         here = suite(device)
         chosen = select(cells, quick and cells is None, here.cells)
@@ -102,23 +110,45 @@ def run_benchmark(
             effort = replace(effort, rounds=repeats, most_rounds=repeats)
         installed = [peer for peer in peers if not peer.missing]
         with equal_threads(any(peer.name == "torch" for peer in installed)) as threads:
-            screen = report.Screen(peers, here.describe(threads), len(chosen))
-            reports = []
-            for cell in chosen:
-                screen.start(cell)
-                reports.append(here.measure(cell, installed, effort))
-                screen.show(reports[-1])
-            screen.summary(reports)
+            screen = report.Screen()
+            screen.begin(peers, here.describe(threads), len(chosen))
+            reports: list[CellReport] = []
+            try:
+                for cell in chosen:
+                    screen.start(cell)
+                    reports.append(here.measure(cell, installed, effort))
+                    screen.show(reports[-1])
+            except KeyboardInterrupt:  # what has been measured is worth keeping
+                interrupted = True
+                print(f"onepass bench: interrupted after {len(reports)} of {len(chosen)} cells", file=sys.stderr)
         settings = {**asdict(effort), "quick": quick, "threads": threads}
-        document = report.document(reports, peers, settings, here.gpu)
-        for path, write in ((json, report.write_json), (html, report.write_html), (plot, report.write_plot)):
-            if path is not None:
-                write(document, path)
-                screen.wrote(path)
+        document = describe(reports, peers, settings, here.gpu)
+        screen.summary(document)
+        screen.write(document, json, html, plot)
     except report.OutputError as error:
         return _fail(error, 1)
     ours = [outcome for done in reports for outcome in done.outcomes if outcome.peer == "onepass"]
-    return 1 if any(outcome.status != "ok" for outcome in ours) else 0
+    return 1 if interrupted or any(outcome.status != "ok" for outcome in ours) else 0
+
+
+def show_results(
+    paths: Sequence[Path], json: Path | None = None, plot: Path | None = None, html: Path | None = None
+) -> int:
+    """Summarize what `run_benchmark` wrote as JSON, in one or several parts, and write the files asked for.
+
+    Returns 0; 1 where a file cannot be written; 2 for files that hold no results, or none to be shown together.
+    """
+    try:
+        report.check_outputs(json, html, plot)
+        document = read_documents(paths)
+        screen = report.Screen()
+        screen.summary(document)
+        screen.write(document, json, html, plot)
+    except NotOneRun as error:
+        return _fail(error, 2)
+    except report.OutputError as error:
+        return _fail(error, 1)
+    return 0
 
 
 def _fail(error: Exception, code: int) -> int:

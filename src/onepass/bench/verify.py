@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -92,6 +93,11 @@ class Verifier:
         taken: Array = full[self.rows].astype(np.float64)
         return taken
 
+    @cached_property
+    def _units(self) -> Array:
+        """The unit in the last place of every expected value: the same for all contenders."""
+        return _spacing(self.scale, self.dtype)
+
     def error(self, result: Any) -> float:
         """The largest error of the sampled rows in units in the last place."""
         cell = self.cell
@@ -108,4 +114,4 @@ class Verifier:
 
     def distance(self, got: Array) -> float:
         """The largest error of the sampled rows' results, in units in the last place."""
-        return float(np.max(np.abs(got - self.expected) / _spacing(self.scale, self.dtype)))
+        return float(np.max(np.abs(got - self.expected) / self._units))
