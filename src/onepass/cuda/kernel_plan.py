@@ -27,7 +27,7 @@ BLOCK_SCRATCH = 1024
 # As many times the blocks that are resident at once, then blocks take further rows. OneFlow's number is 32; measured on
 # an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
 # bfloat16).
-_WAVES = 1024
+WAVES = 1024
 _OPS = {
     "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
@@ -286,6 +286,7 @@ def build(
     units_per_block: int,
     axes: tuple[Axis, ...],
     reads: int,
+    waves: int = WAVES,
     team: Team | None = None,
 ) -> CudaPlan:
     problem = choice.problem
@@ -318,7 +319,7 @@ def build(
         shared_bytes=shared_bytes,
         units=units if problem.length or not choice.elementwise else 0,
         units_per_block=units_per_block,
-        waves=_WAVES,
+        waves=waves,
         arrays=arrays,
         words=(
             problem.rows,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from ..problem import ITEMSIZE, Axis
-from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, build
+from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, WAVES, Choice, CudaPlan, build
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .thresholds import (
     ACCESS_BYTES,
     FEWEST_TILE_THREADS,
+    HELD_PACK,
     LONE_THREADS,
     LOOP_THREADS,
     STEPS_PER_THREAD,
@@ -31,6 +32,8 @@ def plan_strided(choice: Choice) -> CudaPlan:
         held = plan_strided_held(choice, kept, pack)
         if held is not None:
             return held
+    if choice.elementwise and tuning.pack is None:
+        pack = min(pack, HELD_PACK)  # 4096x4096 bfloat16, dim 0, 41.0 with packs of 4, 43.9 with 8
     # A tile is worth its shared memory where the row is needed again.
     may_stage = choice.elementwise and tuning.staged is not False
     across, threads, staged = tile(choice, pack, may_stage)
@@ -72,6 +75,8 @@ def plan_strided(choice: Choice) -> CudaPlan:
         units_per_block=across * pack,
         axes=(*kept, *reduced),
         reads=2 if choice.elementwise and not staged else 1,
+        # The next tile comes to where steps of the last have been written from.
+        waves=1 if staged and choice.elementwise else WAVES,
     )
 
 

@@ -93,12 +93,29 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
     if choice.elementwise and choice.tuning.staged is not False:
         for width in TILE_BYTES:
             across, fewest, most = cut(width)
-            if fewest <= choice.device.multiprocessors:
-                wanted = ceil_div(problem.length * across * pack * size, SLICE_BYTES)
-                most = min(max(most, threads // across), choice.device.multiprocessors)
-                return across, max(fewest, min(wanted, most)), True
+            if fewest > choice.device.multiprocessors:
+                continue
+            tile = across * pack
+            tiles = ceil_div(problem.rows, tile)
+            full = ceil_div(problem.length, max(1, _room(choice, resident, threads, tile) // (tile * size)))
+            if tiles * full >= at_once:
+                return across, _in_even_rounds(tiles, problem.length, full, at_once), True
+            wanted = ceil_div(problem.length * tile * size, SLICE_BYTES)
+            most = min(max(most, threads // across), choice.device.multiprocessors)
+            return across, max(fewest, min(wanted, most)), True
     across, _, most = cut(TILE_BYTES[0])
     return across, most, False
+
+
+def _in_even_rounds(tiles: int, length: int, fewest: int, at_once: int) -> int:
+    """Blocks for a tile, `fewest` or somewhat more: so that the last round of tiles finds most blocks at work."""
+
+    def steps(blocks: int) -> int:
+        return ceil_div(tiles, max(1, at_once // blocks)) * ceil_div(length, blocks)
+
+    allowed = range(fewest, min(2 * fewest, at_once) + 1)
+    best = min(map(steps, allowed), default=0)
+    return next((blocks for blocks in allowed if steps(blocks) <= 1.02 * best), fewest)
 
 
 def sharing_pays(choice: Choice, staged_bytes: int) -> bool:

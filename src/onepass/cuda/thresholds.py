@@ -126,10 +126,11 @@ FEW_REDUCED_PER_THREAD = 32
 # Dims that are shared have so many steps at least (modelled), and give each block so many.
 SHARED_STEPS = 4096
 FEWEST_STEPS = 256
-# Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor, and bytes of a slice, unless that
-# makes more blocks than threads along a tile, each of which then asks for the states of several: 4096x4096 float32, dim
-# 0, 67.1 with slices of 64 KiB, 74.4 with 103; 2x128256x16 25.0 with 64 blocks, 30.5 with 128. One block for a tile
-# takes 81 and 1226; of 16-bit elements 52 at 4096x4096, where sharing takes 62.
+# Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor. Their slices fill its shared memory:
+# 4096x4096 float32, dim 0, 57.4 with 6 blocks, 61.5 with 8; 8192x8192 206 with 10, 238 with 16. Fewer tiles than that
+# have slices of so many bytes, unless that makes more blocks than threads along a tile, each of which then asks for the
+# states of several: 2x128256x16 24.2 with 64 blocks, 24.6 with 50, 30.5 with 128. One block for a tile takes 81 and
+# 1226; of 16-bit elements 41 at 4096x4096, where sharing takes 40 to 43.
 STRIDED_SPLIT_RESIDENT = 2
 SLICE_BYTES = 64 << 10
 

@@ -38,24 +38,28 @@ struct StagedSteps {
         for (int i = 0; i < N; ++i) to[i] = widen<C>(kept.at[i]);
     }
 
-    // Copies a step as it is; ptx::end_group and ptx::wait_for_copies are for the caller.
-    __device__ __forceinline__ void copy(int64 step, int64 x_offset) const {
-        static_assert(kCopies);
-        const In* const from = static_cast<const In*>(part.job.x) + x_offset;
+    // Asks for a step that can be copied as it is; `arrive` waits for it. What was there has to have been read.
+    __device__ __forceinline__ void ask_for(int64 step) const {
+        if constexpr (kCopies) {
+            const In* const from = static_cast<const In*>(part.job.x) + part.offset_of(step).x;
 #pragma unroll
-        for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kCopyBytes) {
-            ptx::copy_async<kCopyBytes>(reinterpret_cast<unsigned char*>(at(step)) + i,
-                                        reinterpret_cast<const unsigned char*>(from) + i);
+            for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kCopyBytes) {
+                ptx::copy_async<kCopyBytes>(reinterpret_cast<unsigned char*>(at(step)) + i,
+                                            reinterpret_cast<const unsigned char*>(from) + i);
+            }
         }
     }
 
-    // This thread's steps in [begin, end).
-    __device__ __forceinline__ void bring(int64 end) const {
-        if constexpr (kCopies) {
-            if (!part.present) return;
+    // Asks for this thread's steps in [begin, end).
+    __device__ __forceinline__ void ask_for_all(int64 end) const {
+        if (!part.present) return;
 #pragma unroll 4
-            for (int64 step = begin + Part::first_step(); step < end; step += Part::kSteps)
-                copy(step, part.offset_of(step).x);
+        for (int64 step = begin + Part::first_step(); step < end; step += Part::kSteps) ask_for(step);
+    }
+
+    // This thread's steps in [begin, end) are there: those that were asked for, or brought now.
+    __device__ __forceinline__ void arrive(int64 end) const {
+        if constexpr (kCopies) {
             ptx::end_group();
             ptx::wait_for_copies<0>();
         } else {

@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
     using Reduce = ColumnReduce<Sum<C>, kShape.threads, kShape.across, kShape.pack>;
     constexpr int N = kShape.pack;
     constexpr bool kHasMask = kMasks<Load>;
+    using Staged = StagedSteps<Kept, In, Part, kSame<Load, Direct>>;
     constexpr bool kKeep = kShape.staged && Op::kKeepsExponentials && kSame<Kept, C>;
     // 1024 threads have 64 registers each; of wide packs two steps are enough to keep a thread busy.
     constexpr int kAhead = kShape.threads < 1024 && N * sizeof(C) <= 16 ? kInFlight : 2;
@@ -31,14 +32,17 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
     Reduce reduce(scratch);
 
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
+    if constexpr (kShape.staged) {
+        if (blockIdx.x < tiles) Staged(Part(job, blockIdx.x), memory, 0).ask_for_all(job.length);
+    }
     for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Part part(job, tile);
-        const StagedSteps<Kept, In, Part, kSame<Load, Direct>> staged(part, memory, 0);
+        const Staged staged(part, memory, 0);
         const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
         C max[N];
         Sum<C> sum[N];
         if constexpr (kShape.staged) {
-            staged.bring(job.length);
+            staged.arrive(job.length);
             staged_totals<Op, V, kHasMask, kKeep, kAhead>(part, staged, 0, job.length, reduce, max, sum);
         } else {
             online_totals<Op, V, kHasMask, kAhead>(part, from_memory, 0, job.length, reduce, max, sum);
@@ -51,6 +55,10 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
             decltype(finish(0)) result[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) result[i] = finish(i);
+            // Each step of the next tile comes to where one of this has been written from.
+            const bool more = tile + gridDim.x < tiles;
+            const Part next(job, more ? tile + gridDim.x : tile);
+            const Staged coming(next, memory, 0);
             const auto write = [&](int64 step, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
@@ -61,6 +69,9 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
                     }
                 }
                 part.store(step, part.offset_of(step).y, x);
+                if constexpr (kShape.staged) {
+                    if (more) coming.ask_for(step);
+                }
             };
             if constexpr (kShape.staged) {
                 const auto from_tile = [&](int64 step, C(&to)[N]) { staged.read(step, to); };

@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Reduce = ColumnReduce<Sum<C>, kShape.threads, kShape.across, kShape.pack>;
     constexpr int N = kShape.pack;
     constexpr bool kHasMask = kMasks<Load>;
+    using Staged = StagedSteps<Kept, In, Part, kSame<Load, Direct>>;
     constexpr bool kKeep = kShape.staged && Op::kKeepsExponentials && kSame<Kept, C>;
     // 1024 threads have 64 registers each; of wide packs two steps are enough to keep a thread busy.
     constexpr int kAhead = kShape.threads * kShape.resident < 1024 && N * sizeof(C) <= 16 ? kInFlight : 2;
@@ -48,16 +49,19 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     const int64 begin = place.rank * job.slice;
     const int64 end = begin + job.slice < job.length ? begin + job.slice : job.length;
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
+    if constexpr (kShape.staged) {
+        if (place.team < tiles) Staged(Part(job, place.team), memory, begin).ask_for_all(end);
+    }
     for (int64 tile = place.team; tile < tiles; tile += place.teams) {
         const Part part(job, tile);
-        const StagedSteps<Kept, In, Part, kSame<Load, Direct>> staged(part, memory, begin);
+        const Staged staged(part, memory, begin);
         const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
         C max[N];
         Sum<C> sum[N];
 
         // The slice's maxima and sums; of one without a number in it relative to 0: they will not count.
         if constexpr (kShape.staged) {
-            staged.bring(end);
+            staged.arrive(end);
             staged_totals<Op, V, true, kKeep, kAhead>(part, staged, begin, end, reduce, max, sum);
         } else {
             online_totals<Op, V, true, kAhead>(part, from_memory, begin, end, reduce, max, sum);
@@ -122,6 +126,10 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                     to_row[i] = Totals::to_row(max[i], exponential_of<Op, V, kHasMask>(row_max[i]));
                 }
             }
+            // Each step of the next tile comes to where one of this has been written from.
+            const bool more = tile + place.teams < tiles;
+            const Part next(job, more ? tile + place.teams : tile);
+            const Staged coming(next, memory, begin);
             const auto write = [&](int64 step, C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
@@ -132,6 +140,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                     }
                 }
                 part.store(step, part.offset_of(step).y, x);
+                if constexpr (kShape.staged) {
+                    if (more) coming.ask_for(step);
+                }
             };
             if constexpr (kShape.staged) {
                 const auto from_stage = [&](int64 step, C(&to)[N]) { staged.read(step, to); };
