@@ -57,7 +57,10 @@ def _teams():
     # A gradient that waits for one array, then for the other.
     tuning = Tuning(threads=128, blocks=2, staged=True)
     rows = gradient_cases.Layout((5, 701))
-    case = gradient_cases.launch("gradient", "log_softmax_backward", rows, algorithm="split", tuning=tuning)
+    cases.append(gradient_cases.launch("gradient", "log_softmax_backward", rows, algorithm="split", tuning=tuning))
+    tiles = gradient_cases.Layout((150, 90), 0)
+    tuning = Tuning(threads=64, blocks=2)
+    case = gradient_cases.launch("gradient", "softmax_backward", tiles, algorithm="strided_split", tuning=tuning)
     return [*cases, case]
 
 

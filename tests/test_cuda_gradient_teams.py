@@ -2,7 +2,7 @@
 
 import gpu_machine
 import pytest
-from cuda_gradient_cases import Layout, Place, launch, rows_of
+from cuda_gradient_cases import STRIDED, Layout, Place, launch, rows_of
 from cuda_gradient_values import LIMITS, SPECIAL_ROWS, with_specials
 from simulator import Simulator
 
@@ -13,10 +13,13 @@ KINDS = {
     "registers": ("split", Tuning(threads=64, blocks=3, staged=False)),
     "shared memory": ("split", Tuning(threads=64, blocks=3, staged=True)),
     "nothing": ("stream", Tuning(threads=64, blocks=3)),
+    "shared memory, columns": ("strided_split", Tuning(threads=64, blocks=3, staged=True)),
+    "nothing, columns": ("strided_split", Tuning(threads=64, blocks=3, staged=False)),
 }
 LENGTH = 1500
 SUMS = ("softmax_backward", "log_softmax_backward")
 FEW = ("odd: each row starts elsewhere", "dy has one value for a row")
+FEW_COLUMNS = ("columns, an odd number", "a middle dim, dy has one value for a row")
 # Slices of nothing: more blocks than packs, and rows that are all head or all tail.
 SHORT = {
     "fewer packs than blocks": Layout((4, 8)),
@@ -32,19 +35,22 @@ def add(key, *args, **options):
 
 
 for kind, (algorithm, tuning) in KINDS.items():
-    layouts = {**rows_of(LENGTH), **SHORT}
+    columns = kind.endswith("columns")
+    layouts = STRIDED if columns else {**rows_of(LENGTH), **SHORT}
+    few = FEW_COLUMNS if columns else FEW
     for why, layout in layouts.items():
-        if why in FEW or kind in ("registers", "shared memory"):
+        if why in few or kind != "nothing":
             add((kind, "softmax_backward"), why, SUMS[0], layout, "float32", algorithm, tuning=tuning)
-    for why in FEW:
+    for why in few:
         add((kind, "softmax_backward"), why, SUMS[0], layouts[why], "float16", algorithm, tuning=tuning)
         add((kind, "log_softmax_backward"), why, SUMS[1], layouts[why], "bfloat16", algorithm, tuning=tuning)
-    odd = rows_of(LENGTH // 2)[FEW[0]]
+    odd = layouts[few[0]] if columns else rows_of(LENGTH // 2)[few[0]]
     add((kind, "log_softmax_backward"), "double", SUMS[1], odd, "float64", algorithm, tuning=tuning)
-    for dtypes in MIXED if kind == "shared memory" else ():
+    for dtypes in MIXED if kind.startswith("shared memory") else ():
         narrow = Tuning(threads=64, blocks=3, staged=True, pack=2)
-        add((kind, "mixed"), "wide", SUMS[0], layouts[FEW[0]], dtypes, algorithm, tuning=tuning)
-        add((kind, "mixed"), "narrow", SUMS[0], layouts["aligned"], dtypes, algorithm, tuning=narrow)
+        even = layouts["a middle dim" if columns else "aligned"]
+        add((kind, "mixed"), "wide", SUMS[0], layouts[few[0]], dtypes, algorithm, tuning=tuning)
+        add((kind, "mixed"), "narrow", SUMS[0], even, dtypes, algorithm, tuning=narrow)
     for op in SUMS:
         specials = Layout((SPECIAL_ROWS, 700))
         add((kind, "specials"), op, op, specials, algorithm=algorithm, values=with_specials, tuning=tuning)
@@ -76,7 +82,7 @@ def test_every_layout(machine, kind, what):
     """And NaN and infinities where the formula has them."""
     for case in LAUNCHES[kind, what]:
         assert (case.plan.algorithm, case.plan.team) == (KINDS[kind][0], 3)
-        assert case.plan.reads == (2 if kind == "nothing" else 1)
+        assert case.plan.reads == (2 if kind.startswith("nothing") else 1)
         assert (case.plan.shared_bytes > 0) == kind.startswith("shared memory")
     check(machine, LAUNCHES[kind, what])
 
@@ -97,7 +103,7 @@ def test_in_place(machine, which):
     """dx may be dy or the saved array: every element is read, as often as it is, before it is written."""
     number = 2 if which == "dy" else 0
     for kind in KINDS:
-        case = next(c for c in LAUNCHES[kind, "softmax_backward"] if c.name == FEW[0])
+        case = next(c for c in LAUNCHES[kind, "softmax_backward"] if c.name in (FEW[0], FEW_COLUMNS[0]))
         arrays = [array for array in case.arrays(3) if array.word != 1]
         place = [array.word for array in arrays].index(number)
         arrays[place].also = 1
@@ -111,5 +117,11 @@ def test_slices_that_fit_nowhere_are_refused():
         launch("", "softmax_backward", row, algorithm="split", tuning=Tuning(blocks=1, staged=True))
     with pytest.raises(ValueError, match="does not fit the registers"):
         launch("", "softmax_backward", row, algorithm="split", tuning=Tuning(blocks=2, staged=False))
-    with pytest.raises(ValueError, match="blocks are at work at once"):
-        launch("", "softmax_backward", row, algorithm="stream", tuning=Tuning(blocks=4000))
+    columns = Layout((1 << 16, 1), 0)
+    with pytest.raises(ValueError, match="have no room for 65536 steps"):
+        launch("", "softmax_backward", columns, algorithm="strided_split", tuning=Tuning(blocks=1, staged=True))
+    for algorithm, layout in (("stream", row), ("strided_split", columns)):
+        with pytest.raises(ValueError, match="are at work at once"):
+            launch("", "softmax_backward", layout, algorithm=algorithm, tuning=Tuning(blocks=4000))
+    with pytest.raises(ValueError, match="no sum is needed"):
+        launch("", "logsumexp_backward", columns, algorithm="strided_split")

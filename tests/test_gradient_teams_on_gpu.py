@@ -69,6 +69,19 @@ def test_any_number_of_blocks(torch, op):
         check(op, out, dy, y, dim=-1, dtype="float32")
 
 
+@pytest.mark.parametrize("op", SUMS)
+def test_columns_by_any_number_of_blocks(torch, op):
+    dy, y = inputs_of(torch, op, (100003, 6))
+    for blocks, staged in ((1, False), (7, False), (32, True), (132, True), (132, False)):
+        out = torch.full_like(y, float("nan"))
+        arrays, problem = checked(op, (y, dy), 0, False, None, out)
+        tuning = Tuning(blocks=blocks, staged=staged)
+        plan = launch.plan(problem, arrays[0], out, "strided_split", beside=arrays[1:], tuning=tuning)
+        assert plan.team == blocks
+        _engine.run(launch.bind(problem, arrays[0], out, plan), y, out, dy)
+        check(op, out, dy, y, dim=0, dtype="float32")
+
+
 def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
     other = torch.cuda.Stream()
     a = torch.randn((4096, 4096), device="cuda")

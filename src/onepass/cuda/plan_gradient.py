@@ -19,7 +19,8 @@ from .thresholds import (
     ceil_power,
 )
 
-_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", *SPLIT_ALGORITHMS, "strided")
+_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", *SPLIT_ALGORITHMS, "strided", "strided_split")
+_BY_TILES = ("strided", "strided_split")
 _WHOLE_ROW = -1  # gradient_block_smem.h's
 
 
@@ -28,9 +29,9 @@ def plan_gradient(choice: Choice) -> CudaPlan:
     if algorithm is not None and algorithm not in _ALGORITHMS:
         raise choice.refuse(f"a gradient needs one sum of a row and no running maximum: {', '.join(_ALGORITHMS)}")
     together = _rows_lie_together(choice)
-    if not together and algorithm not in (None, "strided"):
+    if not together and algorithm not in (None, *_BY_TILES):
         raise choice.refuse("the elements of a row do not lie side by side in the result, and in what was saved")
-    if not together or algorithm == "strided":
+    if not together or algorithm in _BY_TILES:
         return plan_gradient_strided(choice)
     if problem.op != "logsumexp_backward":
         return _plan_rows(choice)

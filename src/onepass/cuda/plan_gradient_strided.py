@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ..problem import Axis
-from .kernel_plan import Choice, CudaPlan, build
+from ..problem import ITEMSIZE, Axis
+from .kernel_plan import Choice, CudaPlan, Team, build
 from .plan_strided import tile
-from .thresholds import ACCESS_BYTES, STRIDED_SEGMENT_STEPS
+from .plan_strided_split import few_tiles
+from .team_cut import room
+from .thresholds import ACCESS_BYTES, FEWEST_STEPS, LOOP_THREADS, SPLIT_THREADS, STRIDED_SEGMENT_STEPS, ceil_div
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
@@ -15,13 +17,16 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
     kept = _inner_last(choice.kept_axes)
     reduced = problem.reduce or (Axis(problem.length, 1, 1, 1),)
     segmented = problem.op == "logsumexp_backward"
+    if segmented and choice.algorithm == "strided_split":
+        raise choice.refuse("no sum is needed: tiles are cut into segments, each for itself, by `strided`")
     pack, wide_dy, wide_saved = _access(choice, kept)
     across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
+    if choice.algorithm == "strided_split" or (choice.algorithm is None and not segmented and few_tiles(choice)):
+        return _plan_shared(choice, kept, reduced, across, (pack, wide_dy, wide_saved))
     threads = tuning.threads or threads
-    tile_elements = problem.length * across * pack
-    tile_bytes = -(-tile_elements * choice.z_size // ACCESS_BYTES) * ACCESS_BYTES + tile_elements * choice.x_size
+    tile_bytes = _tile_bytes(choice, problem.length * across * pack)
     units, per_block = problem.rows, across * pack
-    choice.why.append(f"{across} threads lie across rows that are {kept[-1].y_stride} apart in memory, {pack} each")
+    choice.why.append(_across(across, kept, pack))
     if segmented:
         tiles = -(-problem.rows // per_block)
         segments = -(-problem.length // (threads // across * STRIDED_SEGMENT_STEPS))
@@ -37,16 +42,7 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
         "gradient_logsumexp.h" if segmented else "gradient_strided.h",
         "gradient_logsumexp_strided" if segmented else "gradient_strided",
         "GradientStrided",
-        {
-            "kept_axes": len(kept),
-            "reduced_axes": len(reduced),
-            "threads": threads,
-            "across": across,
-            "pack": pack,
-            "wide_dy": wide_dy,
-            "wide_saved": wide_saved,
-            "staged": staged,
-        },
+        _shape(kept, reduced, threads, across, (pack, wide_dy, wide_saved), staged),
         threads=threads,
         shared_bytes=tile_bytes if staged else 0,
         units=units,
@@ -54,6 +50,76 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
         axes=(*kept, *reduced),
         reads=1 if staged or segmented else 2,
     )
+
+
+def _plan_shared(
+    choice: Choice, kept: tuple[Axis, ...], reduced: tuple[Axis, ...], across: int, access: tuple[int, bool, bool]
+) -> CudaPlan:
+    """Several blocks for a tile, so that they keep every multiprocessor busy."""
+    problem, device, tuning = choice.problem, choice.device, choice.tuning
+    columns = across * access[0]
+    # 512 threads have 128 registers each: those that handle doubles spill on sm_100.
+    threads = tuning.threads or (LOOP_THREADS if choice.registers_per_element == 1 else SPLIT_THREADS)
+    tiles = ceil_div(problem.rows, columns)
+    blocks = tuning.blocks or max(1, min(device.multiprocessors // tiles, problem.length // FEWEST_STEPS))
+    if blocks > device.multiprocessors:
+        raise choice.refuse(f"{blocks} blocks for a tile; {device.multiprocessors} are at work at once")
+    steps = ceil_div(problem.length, blocks)
+    slice_bytes = _tile_bytes(choice, steps * columns)
+    scratch = 2 * (threads // 32) * columns * 2 * ITEMSIZE[problem.compute_dtype]
+    staged = slice_bytes <= room(choice, 1) - scratch if tuning.staged is None else tuning.staged
+    if staged and slice_bytes > room(choice, 1) - scratch:
+        raise choice.refuse(f"{blocks} blocks have no room for {problem.length} steps of {columns} rows of two arrays")
+    choice.why.append(_across(across, kept, access[0]))
+    choice.why.append(
+        f"{blocks} blocks share a tile of {problem.length} steps, "
+        + (f"each in {slice_bytes} bytes of shared memory: read once" if staged else "waiting nowhere: read twice")
+    )
+    return build(
+        choice,
+        "strided_split",
+        "gradient_strided_split.h",
+        "gradient_strided_split",
+        "GradientStrided",
+        _shape(kept, reduced, threads, across, access, staged),
+        threads=threads,
+        shared_bytes=slice_bytes if staged else 0,
+        units=problem.rows,
+        units_per_block=columns,
+        axes=(*kept, *reduced),
+        reads=1 if staged else 2,
+        team=Team(blocks, steps, 2 * columns * 16 * ceil_div(2 * ITEMSIZE[problem.compute_dtype], 8)),
+    )
+
+
+def _across(across: int, kept: tuple[Axis, ...], pack: int) -> str:
+    return f"{across} threads lie across rows that are {kept[-1].y_stride} apart in memory, {pack} each"
+
+
+def _tile_bytes(choice: Choice, elements: int) -> int:
+    """Shared memory for so many elements of dy and of what was saved."""
+    return ceil_div(elements * choice.z_size, ACCESS_BYTES) * ACCESS_BYTES + elements * choice.x_size
+
+
+def _shape(
+    kept: tuple[Axis, ...],
+    reduced: tuple[Axis, ...],
+    threads: int,
+    across: int,
+    access: tuple[int, bool, bool],
+    staged: bool,
+) -> dict[str, int | str | bool]:
+    pack, wide_dy, wide_saved = access
+    return {
+        "kept_axes": len(kept),
+        "reduced_axes": len(reduced),
+        "threads": threads,
+        "across": across,
+        "pack": pack,
+        "wide_dy": wide_dy,
+        "wide_saved": wide_saved,
+        "staged": staged,
+    }
 
 
 def _inner_last(kept: tuple[Axis, ...]) -> tuple[Axis, ...]:

@@ -20,6 +20,10 @@ struct Team {
     void* scratch;
 };
 
+// What a kernel for shared rows is launched with.
+template <class RowJob>
+struct TeamJob : RowJob, Team {};
+
 // The beginning of scratch memory; the slots follow. All zero at first.
 struct alignas(128) ScratchHead {
     unsigned sequence;  // number of the last exchange

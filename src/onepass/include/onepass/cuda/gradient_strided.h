@@ -8,85 +8,122 @@
 
 namespace onepass::cuda {
 
+// The steps [begin, end) of a tile of both arrays.
 template <class Op, class Dy, class Saved, class Dx, GradientStrided kShape>
-__global__ void __launch_bounds__(kShape.threads, 1)
-    gradient_strided(const __grid_constant__ GradientJob<3, kShape.kept_axes + kShape.reduced_axes> job) {
+struct GradientSteps {
     using C = GradientCompute<Dy, Saved, Dx>;
     using Part = GradientTile<3, Dx, C, kShape>;
-    using Reduce = ColumnReduce<Sum<C>, kShape.threads, kShape.across, kShape.pack>;
-    constexpr int N = kShape.pack;
-    ONEPASS_SHARED(typename Reduce::Scratch, scratch);
-    ONEPASS_DYNAMIC_SHARED(memory);
-    Reduce reduce(scratch);
-    const int64 dy_bytes = (job.length * Part::kTileRows * static_cast<int64>(sizeof(Dy)) + kAccessBytes - 1) /
-                           kAccessBytes * kAccessBytes;
-    Dy* const dy_tile = reinterpret_cast<Dy*>(memory) + threadIdx.x % kShape.across * N;
-    Saved* const saved_tile = reinterpret_cast<Saved*>(memory + dy_bytes) + threadIdx.x % kShape.across * N;
+    static constexpr int N = kShape.pack;
 
-    const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
-    for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const Part part(job, tile);
-        const auto from_memory = [&](int64 step, Both<C>(&to)[N]) {
-            C dy[N], saved[N];
-            const auto offset = part.offset_of(step);
-            part.template load<Dy, kShape.wide_dy>(kDy, offset, dy);
-            part.template load<Saved, kShape.wide_saved>(kSaved, offset, saved);
-#pragma unroll
-            for (int i = 0; i < N; ++i) to[i] = {dy[i], saved[i]};
-        };
-        [[maybe_unused]] const auto dy_from_memory = [&](int64 step, C(&to)[N]) {
-            part.template load<Dy, kShape.wide_dy>(kDy, part.offset_of(step), to);
-        };
-        // A thread reads back only what it has written itself: no barrier.
-        [[maybe_unused]] const auto from_tile = [&](int64 step, Both<C>(&to)[N]) {
-            const auto dy = load_shared<N>(dy_tile + step * Part::kTileRows);
-            const auto saved = load_shared<N>(saved_tile + step * Part::kTileRows);
-#pragma unroll
-            for (int i = 0; i < N; ++i) to[i] = {widen<C>(dy.at[i]), widen<C>(saved.at[i])};
-        };
+    const Part& part;
+    int64 begin;
+    int64 end;
+    Dy* dy_kept;  // this thread's columns of the first step, if the slice waits in shared memory
+    Saved* saved_kept;
 
-        Sum<C> sum[N];
-#pragma unroll
-        for (auto& s : sum) s = Sum<C>::identity();
+    // `memory` has room for `most` steps.
+    __device__ __forceinline__ GradientSteps(const Part& part, int64 begin, int64 end, unsigned char* memory,
+                                             int64 most)
+        : part(part), begin(begin), end(end) {
+        const int column = static_cast<int>(threadIdx.x) % kShape.across * N;
+        const int64 dy_bytes =
+            (most * Part::kTileRows * static_cast<int64>(sizeof(Dy)) + kAccessBytes - 1) / kAccessBytes * kAccessBytes;
+        dy_kept = reinterpret_cast<Dy*>(memory) + column;
+        saved_kept = reinterpret_cast<Saved*>(memory + dy_bytes) + column;
+    }
+
+    // What this thread's steps add to its columns' sums; kShape.staged: the values wait from here on.
+    __device__ __forceinline__ void add_to(Sum<C> (&sum)[N]) const {
         if constexpr (kShape.staged || Op::kSumsSaved) {
-            for_each_step<Both<C>, Part::kAhead>(
-                part, 0, job.length, from_memory, [&](int64 step, Both<C>(&values)[N]) {
-                    if constexpr (kShape.staged) {
-                        typename Pack<Dy, N>::Elements dy;
-                        typename Pack<Saved, N>::Elements saved;
+            const auto from_memory = [&](int64 step, Both<C>(&to)[N]) { load(step, to); };
+            for_each_step<Both<C>, Part::kAhead>(part, begin, end, from_memory, [&](int64 step, Both<C>(&values)[N]) {
+                if constexpr (kShape.staged) keep(step, values);
 #pragma unroll
-                        for (int i = 0; i < N; ++i) {  // exact: they have been widened from there
-                            dy.at[i] = narrow<Dy>(values[i].dy);
-                            saved.at[i] = narrow<Saved>(values[i].saved);
-                        }
-                        store_shared<N>(dy_tile + step * Part::kTileRows, dy);
-                        store_shared<N>(saved_tile + step * Part::kTileRows, saved);
-                    }
-#pragma unroll
-                    for (int i = 0; i < N; ++i) sum[i].add(Op::term(values[i].dy, values[i].saved));
-                });
+                for (int i = 0; i < N; ++i) sum[i].add(Op::term(values[i].dy, values[i].saved));
+            });
         } else {
-            for_each_step<C, Part::kAhead>(part, 0, job.length, dy_from_memory, [&](int64, C(&dy)[N]) {
+            const auto dy_from_memory = [&](int64 step, C(&to)[N]) {
+                part.template load<Dy, kShape.wide_dy>(kDy, part.offset_of(step), to);
+            };
+            for_each_step<C, Part::kAhead>(part, begin, end, dy_from_memory, [&](int64, C(&dy)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) sum[i].add(dy[i]);
             });
         }
-        reduce(sum, Merge());
+    }
 
+    // dx of this thread's steps, from the sums of whole rows.
+    __device__ __forceinline__ void write(const Sum<C> (&sum)[N]) const {
         C total[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) total[i] = sum[i].value();
-        const auto write = [&](int64 step, Both<C>(&values)[N]) {
+        const auto read = [&](int64 step, Both<C>(&to)[N]) {
+            if constexpr (kShape.staged) {
+                read_kept(step, to);
+            } else {
+                load(step, to);
+            }
+        };
+        for_each_step<Both<C>, Part::kAhead>(part, begin, end, read, [&](int64 step, Both<C>(&values)[N]) {
             C results[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) results[i] = Op::gradient(values[i].dy, values[i].saved, total[i]);
             part.store(step, results);
-        };
-        if constexpr (kShape.staged) {
-            for_each_step<Both<C>, Part::kAhead>(part, 0, job.length, from_tile, write);
-        } else {
-            for_each_step<Both<C>, Part::kAhead>(part, 0, job.length, from_memory, write);
+        });
+    }
+
+   private:
+    __device__ __forceinline__ void load(int64 step, Both<C> (&to)[N]) const {
+        C dy[N], saved[N];
+        const auto offset = part.offset_of(step);
+        part.template load<Dy, kShape.wide_dy>(kDy, offset, dy);
+        part.template load<Saved, kShape.wide_saved>(kSaved, offset, saved);
+#pragma unroll
+        for (int i = 0; i < N; ++i) to[i] = {dy[i], saved[i]};
+    }
+
+    // A thread reads back only what it has kept itself: no barrier.
+    __device__ __forceinline__ void keep(int64 step, const Both<C> (&values)[N]) const {
+        typename Pack<Dy, N>::Elements dy;
+        typename Pack<Saved, N>::Elements saved;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {  // exact: they have been widened from there
+            dy.at[i] = narrow<Dy>(values[i].dy);
+            saved.at[i] = narrow<Saved>(values[i].saved);
         }
+        store_shared<N>(dy_kept + (step - begin) * Part::kTileRows, dy);
+        store_shared<N>(saved_kept + (step - begin) * Part::kTileRows, saved);
+    }
+
+    __device__ __forceinline__ void read_kept(int64 step, Both<C> (&to)[N]) const {
+        const auto dy = load_shared<N>(dy_kept + (step - begin) * Part::kTileRows);
+        const auto saved = load_shared<N>(saved_kept + (step - begin) * Part::kTileRows);
+#pragma unroll
+        for (int i = 0; i < N; ++i) to[i] = {widen<C>(dy.at[i]), widen<C>(saved.at[i])};
+    }
+};
+
+template <class Op, class Dy, class Saved, class Dx, GradientStrided kShape>
+__global__ void __launch_bounds__(kShape.threads, 1)
+    gradient_strided(const __grid_constant__ GradientJob<3, kShape.kept_axes + kShape.reduced_axes> job) {
+    using Steps = GradientSteps<Op, Dy, Saved, Dx, kShape>;
+    using Part = typename Steps::Part;
+    using Total = Sum<typename Steps::C>;
+    using Reduce = ColumnReduce<Total, kShape.threads, kShape.across, kShape.pack>;
+    ONEPASS_SHARED(typename Reduce::Scratch, scratch);
+    ONEPASS_DYNAMIC_SHARED(memory);
+    Reduce reduce(scratch);
+
+    const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
+    for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const Part part(job, tile);
+        const Steps steps(part, 0, job.length, memory, job.length);
+        Total sum[kShape.pack];
+#pragma unroll
+        for (Total& s : sum) s = Total::identity();
+        steps.add_to(sum);
+        reduce(sum, Merge());
+        steps.write(sum);
     }
 }
 

@@ -8,10 +8,6 @@
 
 namespace onepass::cuda {
 
-// What a kernel for shared rows is launched with.
-template <class RowJob>
-struct TeamJob : RowJob, Team {};
-
 // A row's Reader or Writer, from a column on.
 template <class Whole>
 struct From {

@@ -7,6 +7,7 @@
 
 #include "split.h"
 #include "strided.h"
+#include "tile_exchange.h"
 
 namespace onepass::cuda {
 
@@ -181,22 +182,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split
         const Part part(job, tile);
         State state[N];
         push_columns<Op, In>(part, begin, end, state);
-        reduce(state, typename Op::Combine());
-        others.next();
-        const int column = static_cast<int>(threadIdx.x) % kShape.across * N;
-        if (Part::first_step() == 0) {
-#pragma unroll
-            for (int i = 0; i < N; ++i) others.publish(state[i], column + i);
-        }
-#pragma unroll
-        for (State& s : state) s = Op::template identity<C>();
-        for (int block = Part::first_step(); block < others.blocks; block += Part::kSteps) {
-            State states[1][N];
-            others.collect(block, 0, column, Op::template identity<C>(), states);
-#pragma unroll
-            for (int i = 0; i < N; ++i) state[i] = typename Op::Combine()(state[i], states[0][i]);
-        }
-        reduce(state, typename Op::Combine());
+        reduce_team<Part>(state, Op::template identity<C>(), typename Op::Combine(), reduce, others);
         if (tile + place.teams >= tiles) leaving = others.leave();
         if (part.present && place.rank == 0 && Part::first_step() == 0) {
             C results[N];
