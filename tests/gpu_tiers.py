@@ -65,8 +65,7 @@ def gradients():
     for op in gradient_cases.FORWARD:
         layout = gradient_cases.Layout((3, 300, 50), 1)
         cases.append(gradient_cases.launch("columns", op, layout, algorithm="strided"))
-    for algorithm, staged in (("strided", False), ("strided_split", False), ("strided_split", True)):
-        tuning = Tuning(staged=staged, blocks=5 if algorithm == "strided_split" else None)
+    for algorithm, tuning in (("strided", Tuning(staged=False)), ("strided_split", Tuning(blocks=5))):
         case = gradient_cases.launch("columns", "log_softmax_backward", layout, algorithm=algorithm, tuning=tuning)
         cases.append(case)
     return cases

@@ -7,9 +7,15 @@ import math
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import Choice, CudaPlan, Team, build
 from .plan_strided import tile
-from .plan_strided_split import few_tiles
-from .team_cut import room
-from .thresholds import ACCESS_BYTES, FEWEST_STEPS, LOOP_THREADS, SPLIT_THREADS, STRIDED_SEGMENT_STEPS, ceil_div
+from .thresholds import (
+    ACCESS_BYTES,
+    LOOP_THREADS,
+    SHARED_GRADIENT_STEPS,
+    SHARED_STEPS,
+    SPLIT_THREADS,
+    STRIDED_SEGMENT_STEPS,
+    ceil_div,
+)
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
@@ -21,10 +27,13 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
         raise choice.refuse("no sum is needed: tiles are cut into segments, each for itself, by `strided`")
     pack, wide_dy, wide_saved = _access(choice, kept)
     across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
-    if choice.algorithm == "strided_split" or (choice.algorithm is None and not segmented and few_tiles(choice)):
+    few = ceil_div(problem.rows, across * pack) * 2 <= choice.device.multiprocessors
+    shared = choice.algorithm is None and not segmented and few and problem.length >= SHARED_STEPS
+    if shared or choice.algorithm == "strided_split":
         return _plan_shared(choice, kept, reduced, across, (pack, wide_dy, wide_saved))
     threads = tuning.threads or threads
-    tile_bytes = _tile_bytes(choice, problem.length * across * pack)
+    tile_elements = problem.length * across * pack
+    tile_bytes = -(-tile_elements * choice.z_size // ACCESS_BYTES) * ACCESS_BYTES + tile_elements * choice.x_size
     units, per_block = problem.rows, across * pack
     choice.why.append(_across(across, kept, pack))
     if segmented:
@@ -55,50 +64,37 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
 def _plan_shared(
     choice: Choice, kept: tuple[Axis, ...], reduced: tuple[Axis, ...], across: int, access: tuple[int, bool, bool]
 ) -> CudaPlan:
-    """Several blocks for a tile, so that they keep every multiprocessor busy."""
+    """Several blocks for a tile, so that they keep every multiprocessor busy. What they read again is in L2 still."""
     problem, device, tuning = choice.problem, choice.device, choice.tuning
     columns = across * access[0]
     # 512 threads have 128 registers each: those that handle doubles spill on sm_100.
     threads = tuning.threads or (LOOP_THREADS if choice.registers_per_element == 1 else SPLIT_THREADS)
-    tiles = ceil_div(problem.rows, columns)
-    blocks = tuning.blocks or max(1, min(device.multiprocessors // tiles, problem.length // FEWEST_STEPS))
+    most = ceil_div(problem.length, threads // across * SHARED_GRADIENT_STEPS)
+    blocks = tuning.blocks or max(1, min(device.multiprocessors // ceil_div(problem.rows, columns), most))
     if blocks > device.multiprocessors:
         raise choice.refuse(f"{blocks} blocks for a tile; {device.multiprocessors} are at work at once")
     steps = ceil_div(problem.length, blocks)
-    slice_bytes = _tile_bytes(choice, steps * columns)
-    scratch = 2 * (threads // 32) * columns * 2 * ITEMSIZE[problem.compute_dtype]
-    staged = slice_bytes <= room(choice, 1) - scratch if tuning.staged is None else tuning.staged
-    if staged and slice_bytes > room(choice, 1) - scratch:
-        raise choice.refuse(f"{blocks} blocks have no room for {problem.length} steps of {columns} rows of two arrays")
     choice.why.append(_across(across, kept, access[0]))
-    choice.why.append(
-        f"{blocks} blocks share a tile of {problem.length} steps, "
-        + (f"each in {slice_bytes} bytes of shared memory: read once" if staged else "waiting nowhere: read twice")
-    )
+    choice.why.append(f"{blocks} blocks share a tile of {problem.length} steps, which waits nowhere: read twice")
     return build(
         choice,
         "strided_split",
         "gradient_strided_split.h",
         "gradient_strided_split",
         "GradientStrided",
-        _shape(kept, reduced, threads, across, access, staged),
+        _shape(kept, reduced, threads, across, access, staged=False),
         threads=threads,
-        shared_bytes=slice_bytes if staged else 0,
+        shared_bytes=0,
         units=problem.rows,
         units_per_block=columns,
         axes=(*kept, *reduced),
-        reads=1 if staged else 2,
+        reads=2,
         team=Team(blocks, steps, 2 * columns * 16 * ceil_div(2 * ITEMSIZE[problem.compute_dtype], 8)),
     )
 
 
 def _across(across: int, kept: tuple[Axis, ...], pack: int) -> str:
     return f"{across} threads lie across rows that are {kept[-1].y_stride} apart in memory, {pack} each"
-
-
-def _tile_bytes(choice: Choice, elements: int) -> int:
-    """Shared memory for so many elements of dy and of what was saved."""
-    return ceil_div(elements * choice.z_size, ACCESS_BYTES) * ACCESS_BYTES + elements * choice.x_size
 
 
 def _shape(

@@ -120,12 +120,9 @@ def _in_even_rounds(tiles: int, length: int, fewest: int, at_once: int) -> int:
 
 def sharing_pays(choice: Choice, staged_bytes: int) -> bool:
     """Whether several blocks for a tile beat one, whose tile is so many bytes wide, 0 if it does not wait."""
-    narrow = staged_bytes < (TILE_BYTES[1] if choice.kept_size > 2 else 1)
-    return few_tiles(choice) or (choice.elementwise and narrow and choice.problem.length >= SHARED_STEPS)
-
-
-def few_tiles(choice: Choice) -> bool:
-    """Whether one block for each tile would leave most multiprocessors idle, and for long."""
-    problem, device = choice.problem, choice.device
-    few = problem.rows * choice.kept_size * 2 <= TILE_BYTES[-1] * device.multiprocessors
-    return few and problem.length >= SHARED_STEPS
+    problem, size = choice.problem, choice.kept_size
+    if problem.length < SHARED_STEPS:
+        return False
+    few = problem.rows * size * 2 <= TILE_BYTES[-1] * choice.device.multiprocessors
+    narrow = staged_bytes < (TILE_BYTES[1] if size > 2 else 1)
+    return few or (choice.elementwise and narrow)

@@ -126,6 +126,10 @@ FEW_REDUCED_PER_THREAD = 32
 # Dims that are shared have so many steps at least (modelled), and give each block so many.
 SHARED_STEPS = 4096
 FEWEST_STEPS = 256
+# Steps of a thread of a gradient's tile that blocks share, at least. Slices of both arrays in shared memory do not pay:
+# 2x128256x16 bfloat16, dim 1, 29.0 read twice by 66 blocks, 43.6 kept by 132; 65536x16 float32, dim 0, 16.1 and 16.3,
+# one block for a tile 192. Of 16 tiles, 8192x512 takes 26.6 by 8 blocks each, 62 by one.
+SHARED_GRADIENT_STEPS = 12
 # Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor. Their slices fill its shared memory:
 # 4096x4096 float32, dim 0, 57.4 with 6 blocks, 61.5 with 8; 8192x8192 206 with 10, 238 with 16. Fewer tiles than that
 # have slices of so many bytes, unless that makes more blocks than threads along a tile, each of which then asks for the
