@@ -1,7 +1,7 @@
 // Runs a launch, its threads as fibers. Compiled without instrumentation: what threads tell each other through the
 // scheduler must not look like communication to ThreadSanitizer.
 //
-// Blocks are run one after the other, or all at once where the launch is cooperative. Memory and barriers belong to
+// Blocks are run one after the other, those of a cluster together, or all at once where the launch is cooperative. Memory and barriers belong to
 // blocks, the ready threads to those that run together.
 #include <algorithm>
 #include <map>
@@ -55,6 +55,7 @@ struct Meeting {
 };
 
 struct Block;
+struct Cluster;
 
 struct Thread {
     Fiber fiber;
@@ -62,6 +63,7 @@ struct Thread {
     Block* block = nullptr;
     Meeting* waits_at = nullptr;
     unsigned generation = 0;
+    unsigned cluster_generation = 0;
     Site site{};
     bool done = false;
     bool spins = false;  // waits for what another thread stores
@@ -102,6 +104,12 @@ class Memory {
         return place;
     }
 
+    // What is where `place` is in that memory.
+    void* at_same_place(const Memory& that, const void* place) const {
+        const auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(place) - that.memory_);
+        return offset < bytes_ ? memory_ + offset : nullptr;
+    }
+
    private:
     static constexpr std::size_t kGap = 64;
     std::size_t bytes_;
@@ -109,20 +117,45 @@ class Memory {
     unsigned char* memory_;
 };
 
+// A barrier in shared memory: its phase is over when `pending` threads have arrived, and as many bytes as were expected.
+struct Phases {
+    unsigned threads;
+    unsigned pending;
+    std::int64_t bytes = 0;  // expected and not there yet; below zero: there and not expected yet
+    unsigned over = 0;       // phases
+    std::vector<Store> under_way{};
+    char order[2] = {};
+
+    void advance() {
+        if (pending || bytes) return;
+        pending = threads;
+        ++over;
+    }
+};
+
 struct Block {
+    Cluster* cluster = nullptr;
+    unsigned running;  // threads
     Meeting barrier;
     std::vector<Meeting> warps;
     Memory memory;  // of its variables and the dynamic part
     void* dynamic = nullptr;
     std::map<const void*, void*> variables;
+    std::map<const void*, Phases> phases;
 
     Block(unsigned threads, std::size_t dynamic_bytes)
-        : barrier{threads},
+        : running(threads),
+          barrier{threads},
           warps(threads / 32, Meeting{32}),
           memory(kVariables + dynamic_bytes),
           dynamic(memory.take(dynamic_bytes)) {}
 
     static constexpr std::size_t kVariables = 64 << 10;
+};
+
+struct Cluster {
+    Meeting meeting;
+    std::vector<Block*> blocks{};
 };
 
 struct {
@@ -169,9 +202,18 @@ void entry() {
     abort();
 }
 
+// Waits until that generation of a meeting is over.
+void wait(Meeting& meeting, unsigned generation, Site site) {
+    Thread& me = *world.current;
+    me.waits_at = &meeting;
+    me.generation = generation;
+    me.site = site;
+    leave();
+    me.waits_at = nullptr;
+}
+
 // Waits until all have arrived. Returns the place of this generation.
 unsigned meet(Meeting& meeting, Site site, bool orders) {
-    Thread& me = *world.current;
     const unsigned generation = meeting.generation, place = generation & 1;
     if (meeting.arrived && (meeting.site.line != site.line || strcmp(meeting.site.file, site.file) != 0)) {
         char other[96];
@@ -184,11 +226,7 @@ unsigned meet(Meeting& meeting, Site site, bool orders) {
         meeting.arrived = 0;
         ++meeting.generation;
     }
-    me.waits_at = &meeting;
-    me.generation = generation;
-    me.site = site;
-    leave();
-    me.waits_at = nullptr;
+    wait(meeting, generation, site);
     if (orders) acquire(&meeting.order[place]);
     return place;
 }
@@ -204,7 +242,9 @@ bool run_slices(std::vector<Thread*>& threads, std::size_t& left) {
         world.program.switch_to(thread->fiber);
         if (world.failed) return false;
         any |= !thread->spins;
-        left -= thread->done;
+        if (!thread->done) continue;
+        --left;
+        --thread->block->running;
     }
     return any;
 }
@@ -213,7 +253,14 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
     const bool greedy = launch.seed % 2 == 1;
     const unsigned warps = launch.threads / 32, threads = count * launch.threads;
     std::vector<std::unique_ptr<Block>> blocks;
-    for (unsigned b = 0; b < count; ++b) blocks.push_back(std::make_unique<Block>(launch.threads, launch.shared_bytes));
+    std::vector<std::unique_ptr<Cluster>> clusters;
+    for (unsigned b = 0; b < count; ++b) {
+        blocks.push_back(std::make_unique<Block>(launch.threads, launch.shared_bytes));
+        if (b % launch.cluster == 0)
+            clusters.push_back(std::make_unique<Cluster>(Meeting{launch.cluster * launch.threads}));
+        clusters.back()->blocks.push_back(blocks.back().get());
+        blocks.back()->cluster = clusters.back().get();
+    }
     // Greedy: a warp runs until it waits for another, so that it may be a whole phase ahead.
     std::vector<std::vector<Thread*>> queues(greedy ? count * warps : 1);
     while (world.pool.size() < threads) world.pool.push_back(std::make_unique<Thread>(entry));
@@ -247,7 +294,25 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
         snprintf(more, sizeof more, ": waits for ever, as do %zu threads of %u", left, threads);
         report("deadlock", world.current->site, more);
     }
+    for (const auto& block : blocks) {
+        for (const auto& [barrier, phases] : block->phases) {
+            if (!phases.under_way.empty()) report("a store arrives after its block has ended", world.current->site);
+        }
+    }
     acquire(&world.order);
+}
+
+// A barrier of a block, which must have been initialized.
+Phases& phases_of(Block& block, const void* barrier, Site site) {
+    const auto found = block.phases.find(barrier);
+    if (found == block.phases.end()) fail("a barrier that has not been initialized", site);
+    return found->second;
+}
+
+Block& peer(unsigned rank, Site site) {
+    const auto& blocks = world.current->block->cluster->blocks;
+    if (rank >= blocks.size()) fail("a block that is not of the cluster", site);
+    return *blocks[rank];
 }
 
 }  // namespace
@@ -255,6 +320,79 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
 const View& view() { return world.current->view; }
 
 void barrier(Site site) { meet(world.current->block->barrier, site, true); }
+
+void warp_barrier(Site site) {
+    const Thread& me = *world.current;
+    meet(me.block->warps[me.view.thread.x / 32], site, true);
+}
+
+void cluster_arrive() {
+    Thread& me = *world.current;
+    Meeting& meeting = me.block->cluster->meeting;
+    release(&meeting.order[meeting.generation & 1]);
+    me.cluster_generation = meeting.generation;
+    if (++meeting.arrived == meeting.size) {
+        meeting.arrived = 0;
+        ++meeting.generation;
+    }
+}
+
+void cluster_wait(Site site) {
+    Thread& me = *world.current;
+    Meeting& meeting = me.block->cluster->meeting;
+    wait(meeting, me.cluster_generation, site);
+    acquire(&meeting.order[me.cluster_generation & 1]);
+}
+
+void init_phases(const void* barrier, unsigned threads) {
+    world.current->block->phases.insert_or_assign(barrier, Phases{threads, threads});
+}
+
+void expect(const void* barrier, unsigned bytes, Site site) {
+    Phases& phases = phases_of(*world.current->block, barrier, site);
+    release(&phases.order[phases.over & 1]);
+    phases.bytes += bytes;
+    --phases.pending;
+    phases.advance();
+}
+
+unsigned long long* elsewhere(const unsigned long long* here, unsigned rank, Site site) {
+    void* const there = peer(rank, site).memory.at_same_place(world.current->block->memory, here);
+    if (!there) fail("not in shared memory", site);
+    return static_cast<unsigned long long*>(there);
+}
+
+void send(const Store& store, const void* barrier, unsigned rank, Site site) {
+    Block& block = peer(rank, site);
+    if (!block.running) fail("a store into a block that has ended", site);
+    Phases& phases = phases_of(block, block.memory.at_same_place(world.current->block->memory, barrier), site);
+    release(&phases.order[phases.over & 1]);
+    phases.under_way.push_back(store);
+}
+
+bool over(const void* barrier, unsigned parity, Site site) {
+    Phases& phases = phases_of(*world.current->block, barrier, site);
+    if ((phases.over & 1) == parity) return false;
+    acquire(&phases.order[parity]);
+    return true;
+}
+
+bool receive(const void* barrier, Store& store) {
+    Phases& phases = world.current->block->phases.at(barrier);
+    if (phases.under_way.empty()) return false;
+    std::swap(phases.under_way[next_random() % phases.under_way.size()], phases.under_way.back());
+    store = phases.under_way.back();
+    phases.under_way.pop_back();
+    acquire(&phases.order[phases.over & 1]);
+    return true;
+}
+
+void count(const void* barrier, unsigned bytes) {
+    Phases& phases = world.current->block->phases.at(barrier);
+    release(&phases.order[phases.over & 1]);
+    phases.bytes -= bytes;
+    phases.advance();
+}
 
 // Orders nothing: a shuffle is no fence.
 unsigned exchange(unsigned mask, unsigned value, int source, Site site) {
@@ -300,7 +438,8 @@ const char* run(const Launch& launch, void (*kernel)(const void*), const void* a
     world.argument = argument;
     world.random = launch.seed * 0x9e3779b97f4a7c15u + 88172645463325252u;
     world.failed = false;
-    const unsigned together = launch.cooperative ? launch.grid : 1;
+    if (launch.grid % launch.cluster != 0) return "the grid is not whole clusters";
+    const unsigned together = launch.cooperative ? launch.grid : launch.cluster;
     for (unsigned block = 0; block < launch.grid && !world.failed; block += together)
         run_blocks(launch, block, together);
     return world.failed ? world.message : nullptr;
