@@ -71,8 +71,8 @@ struct Copy {
 };
 std::vector<Copy>& copies();
 
-// A cluster: its blocks' barrier in two halves, and stores into another block's shared memory. Such a store arrives when
-// somebody looks at the barrier in that block which counts it.
+// A cluster: its blocks' barrier in two halves, and stores into another block's shared memory. Such a store arrives
+// when somebody looks at the barrier in that block which counts it.
 struct Store {
     unsigned long long* to;
     unsigned long long word;

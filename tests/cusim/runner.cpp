@@ -111,11 +111,10 @@ int main() {
                       std::to_string(words.size() * 8);
         } else {
             for (const Array& array : arrays) guard(array);
-            const char* error =
-                entry->run({static_cast<unsigned>(grid), static_cast<unsigned>(threads),
-                            static_cast<std::size_t>(shared), cooperative != 0, static_cast<unsigned>(cluster),
-                             static_cast<std::uint64_t>(seed)},
-                           words.data());
+            const char* error = entry->run(
+                {static_cast<unsigned>(grid), static_cast<unsigned>(threads), static_cast<std::size_t>(shared),
+                 cooperative != 0, static_cast<unsigned>(cluster), static_cast<std::uint64_t>(seed)},
+                words.data());
             if (error) message = error;
             for (const Array& array : arrays) {
                 if (!unguard(array) && message.empty()) message = "wrote outside an array";

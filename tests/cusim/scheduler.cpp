@@ -1,15 +1,13 @@
 // Runs a launch, its threads as fibers. Compiled without instrumentation: what threads tell each other through the
 // scheduler must not look like communication to ThreadSanitizer.
 //
-// Blocks are run one after the other, those of a cluster together, or all at once where the launch is cooperative. Memory and barriers belong to
-// blocks, the ready threads to those that run together.
+// Blocks are run one after the other, those of a cluster together, or all at once where the launch is cooperative.
+// Memory and barriers belong to blocks, the ready threads to those that run together.
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <vector>
 
-#include "cusim.h"
-#include "fiber.h"
+#include "blocks.h"
 #undef threadIdx
 #undef blockIdx
 #undef blockDim
@@ -42,121 +40,6 @@ cusim_switch:
 
 namespace cusim {
 namespace {
-
-// Threads that wait for each other: a block at a barrier, a warp in a shuffle. Generations alternate between two places
-// for what they exchange: whoever is slow to read one cannot be two behind.
-struct Meeting {
-    unsigned size;
-    unsigned arrived = 0;
-    unsigned generation = 0;
-    Site site{};
-    unsigned value[2][32] = {};
-    char order[2] = {};
-};
-
-struct Block;
-struct Cluster;
-
-struct Thread {
-    Fiber fiber;
-    View view{};
-    Block* block = nullptr;
-    Meeting* waits_at = nullptr;
-    unsigned generation = 0;
-    unsigned cluster_generation = 0;
-    Site site{};
-    bool done = false;
-    bool spins = false;  // waits for what another thread stores
-    std::vector<Copy> copies;
-
-    explicit Thread(void (*entry)()) : fiber(entry) {}
-    bool ready() const { return !done && (!waits_at || waits_at->generation != generation); }
-};
-
-// Shared memory: full of NaN, of any type, and what has not been given out is out of bounds for AddressSanitizer.
-class Memory {
-   public:
-    explicit Memory(std::size_t bytes) : bytes_(bytes) {
-        void* memory = nullptr;
-        if (posix_memalign(&memory, 128, bytes + kGap) != 0) abort();
-        memory_ = static_cast<unsigned char*>(memory);
-        memset(memory_, 0xff, bytes);
-#ifdef CUSIM_ASAN
-        ASAN_POISON_MEMORY_REGION(memory_, bytes + kGap);
-#endif
-    }
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    ~Memory() {
-#ifdef CUSIM_ASAN
-        ASAN_UNPOISON_MEMORY_REGION(memory_, bytes_ + kGap);
-#endif
-        free(memory_);
-    }
-
-    void* take(std::size_t bytes) {
-        unsigned char* place = memory_ + used_;
-        used_ += (bytes + kGap + 127) / 128 * 128;
-        if (place + bytes > memory_ + bytes_) abort();
-#ifdef CUSIM_ASAN
-        ASAN_UNPOISON_MEMORY_REGION(place, bytes);
-#endif
-        return place;
-    }
-
-    // What is where `place` is in that memory.
-    void* at_same_place(const Memory& that, const void* place) const {
-        const auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(place) - that.memory_);
-        return offset < bytes_ ? memory_ + offset : nullptr;
-    }
-
-   private:
-    static constexpr std::size_t kGap = 64;
-    std::size_t bytes_;
-    std::size_t used_ = 0;
-    unsigned char* memory_;
-};
-
-// A barrier in shared memory: its phase is over when `pending` threads have arrived, and as many bytes as were expected.
-struct Phases {
-    unsigned threads;
-    unsigned pending;
-    std::int64_t bytes = 0;  // expected and not there yet; below zero: there and not expected yet
-    unsigned over = 0;       // phases
-    std::vector<Store> under_way{};
-    char order[2] = {};
-
-    void advance() {
-        if (pending || bytes) return;
-        pending = threads;
-        ++over;
-    }
-};
-
-struct Block {
-    Cluster* cluster = nullptr;
-    unsigned running;  // threads
-    Meeting barrier;
-    std::vector<Meeting> warps;
-    Memory memory;  // of its variables and the dynamic part
-    void* dynamic = nullptr;
-    std::map<const void*, void*> variables;
-    std::map<const void*, Phases> phases;
-
-    Block(unsigned threads, std::size_t dynamic_bytes)
-        : running(threads),
-          barrier{threads},
-          warps(threads / 32, Meeting{32}),
-          memory(kVariables + dynamic_bytes),
-          dynamic(memory.take(dynamic_bytes)) {}
-
-    static constexpr std::size_t kVariables = 64 << 10;
-};
-
-struct Cluster {
-    Meeting meeting;
-    std::vector<Block*> blocks{};
-};
 
 struct {
     Fiber program;
@@ -295,18 +178,17 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
         report("deadlock", world.current->site, more);
     }
     for (const auto& block : blocks) {
-        for (const auto& [barrier, phases] : block->phases) {
-            if (!phases.under_way.empty()) report("a store arrives after its block has ended", world.current->site);
-        }
+        if (!block->arriving.empty()) report("a store arrives after its block has ended", world.current->site);
     }
     acquire(&world.order);
 }
 
 // A barrier of a block, which must have been initialized.
 Phases& phases_of(Block& block, const void* barrier, Site site) {
-    const auto found = block.phases.find(barrier);
+    const auto found =
+        std::find_if(block.phases.begin(), block.phases.end(), [&](auto& phases) { return phases.barrier == barrier; });
     if (found == block.phases.end()) fail("a barrier that has not been initialized", site);
-    return found->second;
+    return *found;
 }
 
 Block& peer(unsigned rank, Site site) {
@@ -345,7 +227,9 @@ void cluster_wait(Site site) {
 }
 
 void init_phases(const void* barrier, unsigned threads) {
-    world.current->block->phases.insert_or_assign(barrier, Phases{threads, threads});
+    auto& phases = world.current->block->phases;
+    if (phases.size() == Block::kPhases) fail("more barriers than are modelled", here());
+    phases.push_back({barrier, threads, threads});
 }
 
 void expect(const void* barrier, unsigned bytes, Site site) {
@@ -365,9 +249,11 @@ unsigned long long* elsewhere(const unsigned long long* here, unsigned rank, Sit
 void send(const Store& store, const void* barrier, unsigned rank, Site site) {
     Block& block = peer(rank, site);
     if (!block.running) fail("a store into a block that has ended", site);
-    Phases& phases = phases_of(block, block.memory.at_same_place(world.current->block->memory, barrier), site);
+    const void* const there = block.memory.at_same_place(world.current->block->memory, barrier);
+    Phases& phases = phases_of(block, there, site);
+    if (block.arriving.size() == Block::kArriving) fail("more stores under way than are modelled", site);
     release(&phases.order[phases.over & 1]);
-    phases.under_way.push_back(store);
+    block.arriving.push_back({there, store});
 }
 
 bool over(const void* barrier, unsigned parity, Site site) {
@@ -378,17 +264,23 @@ bool over(const void* barrier, unsigned parity, Site site) {
 }
 
 bool receive(const void* barrier, Store& store) {
-    Phases& phases = world.current->block->phases.at(barrier);
-    if (phases.under_way.empty()) return false;
-    std::swap(phases.under_way[next_random() % phases.under_way.size()], phases.under_way.back());
-    store = phases.under_way.back();
-    phases.under_way.pop_back();
-    acquire(&phases.order[phases.over & 1]);
-    return true;
+    auto& arriving = world.current->block->arriving;
+    const std::size_t any = next_random();
+    for (std::size_t i = 0; i < arriving.size(); ++i) {
+        Arriving& one = arriving[(any + i) % arriving.size()];
+        if (one.barrier != barrier) continue;
+        store = one.store;
+        one = arriving.back();
+        arriving.pop_back();
+        Phases& phases = phases_of(*world.current->block, barrier, here());
+        acquire(&phases.order[phases.over & 1]);
+        return true;
+    }
+    return false;
 }
 
 void count(const void* barrier, unsigned bytes) {
-    Phases& phases = world.current->block->phases.at(barrier);
+    Phases& phases = phases_of(*world.current->block, barrier, here());
     release(&phases.order[phases.over & 1]);
     phases.bytes -= bytes;
     phases.advance();

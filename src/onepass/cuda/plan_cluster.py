@@ -6,6 +6,7 @@ from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan
 from .plan_split import build_split, part_packs, split_registers, state_bytes
 from .team_cut import TeamCut, most_resident
 from .thresholds import (
+    CLUSTER_REGISTERS,
     CLUSTER_RESIDENT,
     CLUSTER_THREADS,
     LONG_CLUSTER_PACKS,
@@ -62,7 +63,7 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
     threads = _threads(choice, ceil_div(packs, blocks))
     of_a_thread = ceil_div(ceil_div(packs, blocks), threads)
     fewer = tuning.resident or device.max_threads // threads
-    registers = split_registers(choice, pack)
+    registers = split_registers(choice, pack, CLUSTER_REGISTERS)
     held = of_a_thread <= registers.most_packs
     # Of slices in shared memory the next comes while this one is written.
     staged = not held or choice.problem.rows * blocks > device.multiprocessors
@@ -71,9 +72,7 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
     if not staged:
         if not held:
             return None
-        # The states that a lane looks after come beside the slice.
-        others = registers.others + 8 * ceil_div(threads * blocks, 32 * 32) * choice.registers_per_element
-        of_registers = ceil_div(of_a_thread * registers.of_a_pack + others, 8) * 8
+        of_registers = ceil_div(of_a_thread * registers.of_a_pack + registers.others, 8) * 8
         resident = min(device.registers // (of_registers * threads), device.max_threads // threads, fewer)
         return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
     shared_bytes = of_a_thread * threads * pack * choice.kept_size
@@ -83,9 +82,7 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
     fit = device.shared_per_multiprocessor // (shared_bytes + static + BLOCK_SCRATCH)
     resident = max(1, min(fit, most_resident(choice, threads, 0), fewer))
     parts = tuning.parts or ceil_div(of_a_thread, part_packs(choice, pack))
-    return TeamCut(
-        packs, blocks, threads, resident, ceil_div(of_a_thread, parts), parts, shared_bytes, clustered=True
-    )
+    return TeamCut(packs, blocks, threads, resident, ceil_div(of_a_thread, parts), parts, shared_bytes, clustered=True)
 
 
 def _cut_read_once(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut:

@@ -78,7 +78,7 @@ def sharing_algorithm(choice: Choice, pack: int, alignment: str) -> str | None:
 def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamCut:
     """Slices wait in the registers of their blocks, or in their shared memory: one read."""
     staged = choice.tuning.staged
-    cut = None if staged else cut_held(choice, packs, split_registers(choice, pack))
+    cut = None if staged else cut_held(choice, packs, split_registers(choice, pack, SPLIT_REGISTERS))
     if staged is None:
         staged = cut is None
         if cut is not None:
@@ -140,12 +140,13 @@ def _alone(choice: Choice, pack: int, packs: int) -> bool:
     return enough and choice.registers_per_element == 1 and row_bytes <= room(choice, 1)
 
 
-def split_registers(choice: Choice, pack: int) -> Registers:
+def split_registers(choice: Choice, pack: int, held: dict[int, int]) -> Registers:
+    """Of a thread that holds so many, by bytes of an element."""
     size = choice.kept_size
     of_a_pack = max(1, pack * size // 4)
     # In float64 everything but the slice takes twice the registers, whatever it is kept as.
     others = _OTHER_REGISTERS[8 if choice.registers_per_element == 2 else size]
-    return Registers(of_a_pack, max(1, SPLIT_REGISTERS[size] // of_a_pack), others)
+    return Registers(of_a_pack, max(1, held[size] // of_a_pack), others)
 
 
 def build_split(choice: Choice, algorithm: str, function: str, pack: int, alignment: str, cut: TeamCut) -> CudaPlan:

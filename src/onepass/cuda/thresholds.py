@@ -120,8 +120,10 @@ GRADIENT_STAGED_PACKS = 1 << 17
 # Rows of up to so many bytes, of both arrays, have a block alone where rows are many: 8192x32000 bfloat16 406 against
 # 418, but 4096x50257 415 against 352.
 LONE_GRADIENT_BYTES = 160 << 10
-# Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor that
-# the planner wants room for (modelled).
+# As SPLIT_REGISTERS, of blocks that are a cluster: beside more of them the states of its warps spill.
+CLUSTER_REGISTERS = {2: 12, 4: 24, 8: 12}
+# Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor
+# that the planner wants room for (modelled).
 CLUSTER_THREADS = 256
 LONG_CLUSTER_THREADS = 512
 LONG_CLUSTER_PACKS = 1 << 12

@@ -80,7 +80,7 @@ class ClusterExchange {
 // Exchanges of a State among the blocks of a team: through shared memory where they are a cluster, or through scratch
 // memory (kCluster = 0).
 template <class State, int kThreads, int kSlots, int kCluster>
-using TeamExchange = choose<(kCluster > 0), ClusterExchange<State, kThreads, kCluster>,
-                            Exchange<State, kThreads, kSlots>>;
+using TeamExchange =
+    choose<(kCluster > 0), ClusterExchange<State, kThreads, kCluster>, Exchange<State, kThreads, kSlots>>;
 
 }  // namespace onepass::cuda
