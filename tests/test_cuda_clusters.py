@@ -9,7 +9,9 @@ from helpers import DTYPES, FLOORS, REDUCTIONS, SOFTMAX_FAMILY
 from simulator import Simulator
 from ulp import max_ulp
 
-from onepass.cuda.plan import Tuning
+from onepass.cuda.device import by_name
+from onepass.cuda.plan import Tuning, make_cuda_plan
+from onepass.problem import make_problem
 
 KINDS = {
     "registers": Tuning(threads=64, blocks=3, staged=False),
@@ -111,3 +113,62 @@ def test_the_same_bits_under_every_schedule(machine):
         case = ALL[key][1]
         results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (3, 9) for seed in range(6)}
         assert len(results) == 1, case.plan.kernel
+
+
+# ---- the plan ----
+
+
+def plan(shape, device="h200", op="softmax", dtype="float32", **tuning):
+    problem = make_problem(op, dtype, shape, (1,))
+    return make_cuda_plan(problem, by_name(device), "cluster", addresses=(0, 0), tuning=Tuning(**tuning))
+
+
+@pytest.mark.parametrize(
+    ("shape", "device", "tuning", "reason"),
+    [
+        ((8, 65536), "a100", {}, "sm_80 has no clusters"),
+        ((8, 65536), "rtx4090", {"blocks": 2}, "sm_89 has no clusters"),
+        ((8, 65536), "h200", {"blocks": 17}, "2 to 16 blocks, not 17"),
+        ((8, 65536), "rtx5090", {"blocks": 16}, "2 to 8 blocks, not 16"),
+        ((8, 65536), "h200", {"blocks": 1}, "2 to 16 blocks, not 1"),
+        ((8, 1 << 20), "h200", {}, "4194304 bytes does not fit the shared memory of a cluster of 16"),
+        ((8, 1 << 18), "h200", {"blocks": 4}, "1048576 bytes does not fit the shared memory of a cluster of 4"),
+        ((8, 1 << 18), "h200", {"blocks": 8, "staged": False}, "does not fit the registers of a cluster of 8"),
+    ],
+)
+def test_refused_with_a_reason(shape, device, tuning, reason):
+    with pytest.raises(ValueError, match=reason):
+        plan(shape, device, **tuning)
+
+
+def test_never_chosen_before_it_is_measured():
+    for rows, length in ((1, 128256), (128, 65536), (128, 262144), (4096, 65536)):
+        problem = make_problem("softmax", "float32", (rows, length), (1,))
+        assert make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).cluster == 1
+
+
+@pytest.mark.parametrize("device", ["h200", "b200", "rtx5090"])
+def test_a_cluster_fits_the_device(device):
+    described = by_name(device)
+    for length in (1000, 20000, 65536, 200_000, 400_000):
+        for op in ("softmax", "logsumexp", "sum"):
+            for threads in (None, 128, 1024):
+                try:
+                    cluster = plan((100, length), device, op, threads=threads)
+                except ValueError:
+                    assert op == "softmax" and length * 4 > described.most_clustered * (
+                        described.shared_per_block - 24576
+                    )
+                    continue
+                assert 2 <= cluster.cluster <= described.most_clustered
+                assert cluster.units == 100 * cluster.cluster and cluster.waves == 1
+                resident = cluster.resident(described)
+                assert resident * cluster.threads <= described.max_threads
+                assert resident * (cluster.shared_bytes + 1024) <= described.shared_per_multiprocessor
+                grid = cluster.blocks(resident, described.multiprocessors)
+                assert grid % cluster.cluster == 0 and 0 < grid <= resident * described.multiprocessors
+
+
+def test_a_plan_says_what_it_is():
+    assert "cluster: 8 blocks of 256 per row, 16 x packs of 4 each" in str(plan((128, 131072)))
+    assert any("shared by a cluster of 8 blocks" in why for why in plan((128, 131072)).why)
