@@ -62,7 +62,8 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
     tuning, device = choice.tuning, choice.device
     threads = _threads(choice, ceil_div(packs, blocks))
     of_a_thread = ceil_div(ceil_div(packs, blocks), threads)
-    fewer = tuning.resident or device.max_threads // threads
+    most = most_resident(choice, threads, 0)
+    most = min(most, tuning.resident or most)
     registers = split_registers(choice, pack, CLUSTER_REGISTERS)
     held = of_a_thread <= registers.most_packs
     # Of slices in shared memory the next comes while this one is written.
@@ -73,14 +74,14 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
         if not held:
             return None
         of_registers = ceil_div(of_a_thread * registers.of_a_pack + registers.others, 8) * 8
-        resident = min(device.registers // (of_registers * threads), device.max_threads // threads, fewer)
+        resident = min(device.registers // (of_registers * threads), most)
         return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
     shared_bytes = of_a_thread * threads * pack * choice.kept_size
     static = _scratch_bytes(choice, blocks, threads)
     if shared_bytes + static > device.shared_per_block:
         return None
     fit = device.shared_per_multiprocessor // (shared_bytes + static + BLOCK_SCRATCH)
-    resident = max(1, min(fit, most_resident(choice, threads, 0), fewer))
+    resident = max(1, min(fit, most))
     parts = tuning.parts or ceil_div(of_a_thread, part_packs(choice, pack))
     return TeamCut(packs, blocks, threads, resident, ceil_div(of_a_thread, parts), parts, shared_bytes, clustered=True)
 
