@@ -110,6 +110,8 @@ Launch::Launch(Kernel& kernel, const Geometry& g, int arrays, const std::vector<
             const LaunchConfig shape = config(attributes, nullptr);
             int clusters = 0;
             check(d.clusters(&clusters, function_, &shape), "ask how many clusters of blocks fit the GPU");
+            if (clusters < 1)
+                throw Failure(912, "fit a cluster of " + std::to_string(g.cluster) + " blocks on the GPU");
             resident = std::int64_t{clusters} * g.cluster;
         } else {
             resident = std::int64_t{resident_blocks_} * multiprocessors();

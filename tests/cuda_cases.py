@@ -88,7 +88,7 @@ class Launch:
 
     def run(self, machine, *, grid=2, seed=0):
         """The result, in the shape of the reference. Few blocks, so that each takes several rows."""
-        blocks = self.plan.blocks(1, grid) if self.plan.team else min(grid, self.plan.blocks(1, 1))
+        blocks = self.plan.blocks(1, grid) if self.plan.shared_by else min(grid, self.plan.blocks(1, 1))
         before, y, *_ = machine.launch(self.plan, self.arrays(blocks), grid=blocks, seed=seed)
         np.testing.assert_array_equal(before.view(np.uint8), self.base.reshape(before.shape).view(np.uint8))
         return y

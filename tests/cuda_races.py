@@ -44,6 +44,9 @@ def _teams():
         for staged, parts in ((False, None), (True, 1), (True, 2)):
             tuning = Tuning(threads=128, blocks=2, staged=staged, parts=parts)
             cases.append(launch("split", op, Layout((5, 701), past=(1, 1)), algorithm="split", tuning=tuning))
+        for staged in (False, True):
+            tuning = Tuning(threads=64, blocks=2, staged=staged)
+            cases.append(launch("cluster", op, Layout((7, 701), past=(1, 1)), algorithm="cluster", tuning=tuning))
         tuning = Tuning(threads=128, blocks=2)
         cases.append(launch("stream", op, Layout((5, 701)), algorithm="stream", tuning=tuning))
         for staged in (True, False):
@@ -65,7 +68,8 @@ def _teams():
 
 
 # What orders the threads of a block: barriers, and the change of place that saves a second one. What orders blocks: the
-# change of place, and that both halves of an access carry their number. And what is put in their place.
+# change of place, and that both halves of an access carry their number. What orders blocks of a cluster: that all are
+# there before the first store, and what counts the bytes of stores. And what is put in their place.
 BARRIER = "__syncthreads();"
 REPLACED = {
     BARRIER: ";",
@@ -74,6 +78,14 @@ REPLACED = {
     "got.y != sequence_": "false",
     "got.w != sequence_": "false",
     "ptx::wait_for_copies<": "ptx::wait_for_copies<9 + ",
+    "number_ % 2": "0",
+    "number_ / 2 % 2": "number_ % 2",
+    "__syncwarp();": ";",
+    "ptx::init_barrier(&barrier, 1);": "(void)barrier;",
+    "ptx::arrive_at_cluster();": ";",
+    "ptx::wait_for_cluster();": ";",
+    "ptx::arrive_and_expect(arrived, sizeof(states));": ";",
+    "ptx::wait_for_phase(arrived, phase);": "(void)phase;",
 }
 
 

@@ -79,7 +79,7 @@ def functor_result(case):
     keep = np.random.default_rng(4).random(x.shape) < 0.7
     keep[2] = False
     if "Masked" in case.plan.kernel:
-        first = len(plan.words) - (6 if plan.team else 3)
+        first = len(plan.words) - (6 if plan.shared_by else 3)
         words = (*plan.words[:first], 0, keep.shape[1], 1, *plan.words[first + 3 :])
         plan = replace(plan, words=words)
         arrays.append(Array(keep.astype(np.uint8), word=2 + first))

@@ -171,12 +171,13 @@ class Simulator:
             self._start()
         words = (*(0,) * plan.arrays, *plan.words)
         message = struct.pack(
-            "<8q",
+            "<9q",
             self._number[plan.kernel],
             grid,
             plan.threads,
             plan.shared_bytes,
             plan.team > 0,
+            plan.cluster,
             seed,
             len(words),
             len(arrays),

@@ -128,6 +128,7 @@ API const char* stub_calls() { return state.calls.c_str(); }
 API void stub_forget_calls() { state.calls.clear(); }
 API const Launch* stub_launch() { return &state.last; }
 API void stub_set_occupancy(int blocks) { state.occupancy = blocks; }
+API void stub_set_clusters(int clusters) { state.clusters = clusters; }
 API void stub_set_parameter_bytes(std::size_t bytes) { state.parameter_bytes = bytes; }
 API void stub_set_device_attribute(int attribute, int value) { state.device_attributes[attribute] = value; }
 API int stub_function_attribute(std::uint64_t function, int attribute) {

@@ -72,6 +72,7 @@ def test_a_call_with_out_is_one_launch(gpu, array):
         ({"algorithm": "online"}, "online"),
         ({"algorithm": "split"}, "split"),
         ({"algorithm": "stream"}, "stream"),
+        ({"algorithm": "cluster"}, "cluster"),
         ({"algorithm": "strided_split", "dim": 0}, "strided_split"),
     ],
     ids=str,
@@ -83,6 +84,8 @@ def test_every_way_to_say_a_call_gets_hot(gpu, array, keywords, algorithm):
     y = onepass.softmax(x, **keywords)
     # A dtype that is no object of the process's life is looked up anew; the launch is all that reaches the driver.
     hot = SHARED_HOT if algorithm in ("split", "stream", "strided_split") else HOT
+    if algorithm == "cluster":
+        hot = ["cuCtxGetCurrent", "cuLaunchKernelEx"]
     assert gpu.calls == hot or keywords == {"dtype": "float16"}
     assert algorithm in (None, _engine.last_algorithm())
     assert y.dtype == np.dtype(keywords.get("dtype", "float32")).name

@@ -78,6 +78,13 @@ def test_a_kernel_that_fits_no_multiprocessor_is_said_so(stub):
         bind(kernel)
 
 
+def test_a_cluster_that_does_not_fit_is_said_so(stub):
+    kernel = _engine.load_kernel(0, ELF, "kernel")
+    stub.set_clusters(0)
+    with pytest.raises(_engine.CudaError, match="fit a cluster of 16 blocks on the GPU"):
+        bind(kernel, cluster=16, waves=1)
+
+
 def test_a_gpu_that_is_not_there(stub):
     with pytest.raises(_engine.CudaError, match="CUDA_ERROR_INVALID_DEVICE"):
         _engine.load_kernel(7, ELF, "kernel")

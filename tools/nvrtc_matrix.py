@@ -84,6 +84,10 @@ def problems() -> Iterator[tuple]:
         for shape in ((1, 128256), (32, 128256), (1, 4194303), (128, 2097152), (2, 1 << 25)):
             yield "softmax", dtype, dtype, shape, 1, None, known
         yield "softmax", dtype, dtype, (32, 128257), 1, "split", unknown
+        for shape in ((4, 32768), (128, 32768), (128, 65536), (128, 90000)):
+            yield "softmax", dtype, dtype, shape, 1, "cluster", known
+        for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
+            yield op, dtype, dtype, (128, 50257), 1, "cluster", unknown
         for op in ("log_softmax", "logsumexp", "sum", "amax"):
             yield op, dtype, dtype, (8, 1 << 20), 1, None, known
             yield op, dtype, dtype, (2, 128256, 16), 1, None, known
@@ -128,6 +132,8 @@ def plans(device: Device) -> list[CudaPlan]:
     """The different kernels of the grid, each as one of its plans."""
     found: dict[str, CudaPlan] = {}
     for op, dtype, result, shape, dim, algorithm, addresses in problems():
+        if algorithm == "cluster" and device.most_clustered == 1:
+            continue
         dims = dim if isinstance(dim, tuple) else (dim,)
         second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
         problem = make_problem(op, dtype, shape, dims, result_dtype=result, second=second, third=third)

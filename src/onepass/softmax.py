@@ -61,7 +61,7 @@ def softmax(
     out : array for the result, of x's kind, the result's shape and dtype, any strides; may be x itself
     algorithm : instead of the planner's choice: "registers", "row", "online", "split", "strided" or "packed" on a CPU,
         "warp", "block", "block_smem", "online", "block_uncached", "three_pass", "split", "stream",
-        "strided" or "strided_split" on a GPU
+        "cluster", "strided" or "strided_split" on a GPU
 
     Returns a new contiguous array of x's kind and shape, or out. A row with NaN or +inf, or of -inf only, is NaN.
 

@@ -53,6 +53,7 @@ struct View {
 const View& view();
 
 void barrier(Site site);
+void warp_barrier(Site site);
 unsigned exchange(unsigned mask, unsigned value, int source, Site site);  // source < 0: the lane's own value
 void yield(Site site);                                                    // another thread next
 void spin(Site site);                                                     // and this one has seen that it must wait
@@ -70,11 +71,29 @@ struct Copy {
 };
 std::vector<Copy>& copies();
 
+// A cluster: its blocks' barrier in two halves, and stores into another block's shared memory. Such a store arrives
+// when somebody looks at the barrier in that block which counts it.
+struct Store {
+    unsigned long long* to;
+    unsigned long long word;
+};
+void cluster_arrive();
+void cluster_wait(Site site);
+void init_phases(const void* barrier, unsigned threads);
+void expect(const void* barrier, unsigned bytes, Site site);
+unsigned long long* elsewhere(const unsigned long long* here, unsigned rank, Site site);
+void send(const Store& store, const void* barrier, unsigned rank, Site site);
+// Whether a phase is over; if not, what has just arrived, if anything has: to be stored, then counted.
+bool over(const void* barrier, unsigned parity, Site site);
+bool receive(const void* barrier, Store& store);
+void count(const void* barrier, unsigned bytes);
+
 struct Launch {
     unsigned grid;
     unsigned threads;
     std::size_t shared_bytes;
     bool cooperative;    // all blocks at once
+    unsigned cluster;    // blocks that reach each other's shared memory
     std::uint64_t seed;  // odd: warps run as far as they can, one after the other; even: any thread next
 };
 // Null, or what went wrong.
@@ -93,6 +112,7 @@ T* aligned(T* p, Site site) {
 #define blockDim (::cusim::view().block_size)
 #define gridDim (::cusim::view().grid_size)
 #define __syncthreads() ::cusim::barrier(::cusim::here())
+#define __syncwarp() ::cusim::warp_barrier(::cusim::here())
 
 inline unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lane_mask, int width = 32,
                                 cusim::Site site = cusim::here()) {

@@ -112,4 +112,32 @@ inline unsigned count_up(unsigned* counter, unsigned last) {
 
 inline void wait_a_little() { cusim::spin(cusim::here()); }
 
+inline void init_barrier(unsigned long long* barrier, unsigned threads) { cusim::init_phases(barrier, threads); }
+inline void arrive_at_cluster() { cusim::cluster_arrive(); }
+inline void wait_for_cluster() { cusim::cluster_wait(cusim::here()); }
+
+inline void arrive_and_expect(unsigned long long* barrier, unsigned bytes) {
+    cusim::expect(barrier, bytes, cusim::here());
+}
+
+// Until it is received there is NaN.
+inline void store_async(unsigned long long* to, unsigned long long word, unsigned long long* barrier, unsigned rank) {
+    unsigned long long* const there = cusim::elsewhere(cusim::aligned(to, cusim::here()), rank, cusim::here());
+    *there = ~0ull;
+    cusim::send({there, word}, barrier, rank, cusim::here());
+}
+
+inline void wait_for_phase(unsigned long long* barrier, unsigned parity) {
+    while (!cusim::over(barrier, parity, cusim::here())) {
+        cusim::Store store;
+        if (!cusim::receive(barrier, store)) {
+            cusim::spin(cusim::here());
+            continue;
+        }
+        *store.to = store.word;
+        cusim::count(barrier, sizeof store.word);
+        cusim::yield(cusim::here());
+    }
+}
+
 }  // namespace onepass::cuda::ptx

@@ -2,7 +2,7 @@
 // other end. Compiled without instrumentation, like the scheduler.
 //
 // A launch: 8-byte numbers
-//     kernel, grid, threads, shared bytes, cooperative, seed, number of words, number of arrays
+//     kernel, grid, threads, shared bytes, cooperative, cluster, seed, number of words, number of arrays
 // the words of the Job, and for every array: the two words that are its address, its bytes, its offset from a multiple
 // of 128, how far into it the address points, then the bytes. The answer: length of an error message and the message,
 // then the arrays' bytes.
@@ -93,9 +93,9 @@ const cusim::Entry* find(std::int64_t kernel) {
 }  // namespace
 
 int main() {
-    std::int64_t head[8];
+    std::int64_t head[9];
     while (read_exactly(head, sizeof head)) {
-        const auto [kernel, grid, threads, shared, cooperative, seed, word_count, array_count] = head;
+        const auto [kernel, grid, threads, shared, cooperative, cluster, seed, word_count, array_count] = head;
         std::vector<std::uint64_t> words(static_cast<std::size_t>(word_count));
         if (!read_exactly(words.data(), words.size() * 8)) return 1;
         std::vector<Array> arrays;
@@ -111,10 +111,10 @@ int main() {
                       std::to_string(words.size() * 8);
         } else {
             for (const Array& array : arrays) guard(array);
-            const char* error =
-                entry->run({static_cast<unsigned>(grid), static_cast<unsigned>(threads),
-                            static_cast<std::size_t>(shared), cooperative != 0, static_cast<std::uint64_t>(seed)},
-                           words.data());
+            const char* error = entry->run(
+                {static_cast<unsigned>(grid), static_cast<unsigned>(threads), static_cast<std::size_t>(shared),
+                 cooperative != 0, static_cast<unsigned>(cluster), static_cast<std::uint64_t>(seed)},
+                words.data());
             if (error) message = error;
             for (const Array& array : arrays) {
                 if (!unguard(array) && message.empty()) message = "wrote outside an array";

@@ -1,15 +1,13 @@
 // Runs a launch, its threads as fibers. Compiled without instrumentation: what threads tell each other through the
 // scheduler must not look like communication to ThreadSanitizer.
 //
-// Blocks are run one after the other, or all at once where the launch is cooperative. Memory and barriers belong to
-// blocks, the ready threads to those that run together.
+// Blocks are run one after the other, those of a cluster together, or all at once where the launch is cooperative.
+// Memory and barriers belong to blocks, the ready threads to those that run together.
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <vector>
 
-#include "cusim.h"
-#include "fiber.h"
+#include "blocks.h"
 #undef threadIdx
 #undef blockIdx
 #undef blockDim
@@ -42,88 +40,6 @@ cusim_switch:
 
 namespace cusim {
 namespace {
-
-// Threads that wait for each other: a block at a barrier, a warp in a shuffle. Generations alternate between two places
-// for what they exchange: whoever is slow to read one cannot be two behind.
-struct Meeting {
-    unsigned size;
-    unsigned arrived = 0;
-    unsigned generation = 0;
-    Site site{};
-    unsigned value[2][32] = {};
-    char order[2] = {};
-};
-
-struct Block;
-
-struct Thread {
-    Fiber fiber;
-    View view{};
-    Block* block = nullptr;
-    Meeting* waits_at = nullptr;
-    unsigned generation = 0;
-    Site site{};
-    bool done = false;
-    bool spins = false;  // waits for what another thread stores
-    std::vector<Copy> copies;
-
-    explicit Thread(void (*entry)()) : fiber(entry) {}
-    bool ready() const { return !done && (!waits_at || waits_at->generation != generation); }
-};
-
-// Shared memory: full of NaN, of any type, and what has not been given out is out of bounds for AddressSanitizer.
-class Memory {
-   public:
-    explicit Memory(std::size_t bytes) : bytes_(bytes) {
-        void* memory = nullptr;
-        if (posix_memalign(&memory, 128, bytes + kGap) != 0) abort();
-        memory_ = static_cast<unsigned char*>(memory);
-        memset(memory_, 0xff, bytes);
-#ifdef CUSIM_ASAN
-        ASAN_POISON_MEMORY_REGION(memory_, bytes + kGap);
-#endif
-    }
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    ~Memory() {
-#ifdef CUSIM_ASAN
-        ASAN_UNPOISON_MEMORY_REGION(memory_, bytes_ + kGap);
-#endif
-        free(memory_);
-    }
-
-    void* take(std::size_t bytes) {
-        unsigned char* place = memory_ + used_;
-        used_ += (bytes + kGap + 127) / 128 * 128;
-        if (place + bytes > memory_ + bytes_) abort();
-#ifdef CUSIM_ASAN
-        ASAN_UNPOISON_MEMORY_REGION(place, bytes);
-#endif
-        return place;
-    }
-
-   private:
-    static constexpr std::size_t kGap = 64;
-    std::size_t bytes_;
-    std::size_t used_ = 0;
-    unsigned char* memory_;
-};
-
-struct Block {
-    Meeting barrier;
-    std::vector<Meeting> warps;
-    Memory memory;  // of its variables and the dynamic part
-    void* dynamic = nullptr;
-    std::map<const void*, void*> variables;
-
-    Block(unsigned threads, std::size_t dynamic_bytes)
-        : barrier{threads},
-          warps(threads / 32, Meeting{32}),
-          memory(kVariables + dynamic_bytes),
-          dynamic(memory.take(dynamic_bytes)) {}
-
-    static constexpr std::size_t kVariables = 64 << 10;
-};
 
 struct {
     Fiber program;
@@ -169,9 +85,18 @@ void entry() {
     abort();
 }
 
+// Waits until that generation of a meeting is over.
+void wait(Meeting& meeting, unsigned generation, Site site) {
+    Thread& me = *world.current;
+    me.waits_at = &meeting;
+    me.generation = generation;
+    me.site = site;
+    leave();
+    me.waits_at = nullptr;
+}
+
 // Waits until all have arrived. Returns the place of this generation.
 unsigned meet(Meeting& meeting, Site site, bool orders) {
-    Thread& me = *world.current;
     const unsigned generation = meeting.generation, place = generation & 1;
     if (meeting.arrived && (meeting.site.line != site.line || strcmp(meeting.site.file, site.file) != 0)) {
         char other[96];
@@ -184,11 +109,7 @@ unsigned meet(Meeting& meeting, Site site, bool orders) {
         meeting.arrived = 0;
         ++meeting.generation;
     }
-    me.waits_at = &meeting;
-    me.generation = generation;
-    me.site = site;
-    leave();
-    me.waits_at = nullptr;
+    wait(meeting, generation, site);
     if (orders) acquire(&meeting.order[place]);
     return place;
 }
@@ -204,7 +125,9 @@ bool run_slices(std::vector<Thread*>& threads, std::size_t& left) {
         world.program.switch_to(thread->fiber);
         if (world.failed) return false;
         any |= !thread->spins;
-        left -= thread->done;
+        if (!thread->done) continue;
+        --left;
+        --thread->block->running;
     }
     return any;
 }
@@ -213,7 +136,14 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
     const bool greedy = launch.seed % 2 == 1;
     const unsigned warps = launch.threads / 32, threads = count * launch.threads;
     std::vector<std::unique_ptr<Block>> blocks;
-    for (unsigned b = 0; b < count; ++b) blocks.push_back(std::make_unique<Block>(launch.threads, launch.shared_bytes));
+    std::vector<std::unique_ptr<Cluster>> clusters;
+    for (unsigned b = 0; b < count; ++b) {
+        blocks.push_back(std::make_unique<Block>(launch.threads, launch.shared_bytes));
+        if (b % launch.cluster == 0)
+            clusters.push_back(std::make_unique<Cluster>(Meeting{launch.cluster * launch.threads}));
+        clusters.back()->blocks.push_back(blocks.back().get());
+        blocks.back()->cluster = clusters.back().get();
+    }
     // Greedy: a warp runs until it waits for another, so that it may be a whole phase ahead.
     std::vector<std::vector<Thread*>> queues(greedy ? count * warps : 1);
     while (world.pool.size() < threads) world.pool.push_back(std::make_unique<Thread>(entry));
@@ -247,7 +177,24 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
         snprintf(more, sizeof more, ": waits for ever, as do %zu threads of %u", left, threads);
         report("deadlock", world.current->site, more);
     }
+    for (const auto& block : blocks) {
+        if (!block->arriving.empty()) report("a store arrives after its block has ended", world.current->site);
+    }
     acquire(&world.order);
+}
+
+// A barrier of a block, which must have been initialized.
+Phases& phases_of(Block& block, const void* barrier, Site site) {
+    const auto found =
+        std::find_if(block.phases.begin(), block.phases.end(), [&](auto& phases) { return phases.barrier == barrier; });
+    if (found == block.phases.end()) fail("a barrier that has not been initialized", site);
+    return *found;
+}
+
+Block& peer(unsigned rank, Site site) {
+    const auto& blocks = world.current->block->cluster->blocks;
+    if (rank >= blocks.size()) fail("a block that is not of the cluster", site);
+    return *blocks[rank];
 }
 
 }  // namespace
@@ -255,6 +202,89 @@ void run_blocks(const Launch& launch, unsigned first, unsigned count) {
 const View& view() { return world.current->view; }
 
 void barrier(Site site) { meet(world.current->block->barrier, site, true); }
+
+void warp_barrier(Site site) {
+    const Thread& me = *world.current;
+    meet(me.block->warps[me.view.thread.x / 32], site, true);
+}
+
+void cluster_arrive() {
+    Thread& me = *world.current;
+    Meeting& meeting = me.block->cluster->meeting;
+    release(&meeting.order[meeting.generation & 1]);
+    me.cluster_generation = meeting.generation;
+    if (++meeting.arrived == meeting.size) {
+        meeting.arrived = 0;
+        ++meeting.generation;
+    }
+}
+
+void cluster_wait(Site site) {
+    Thread& me = *world.current;
+    Meeting& meeting = me.block->cluster->meeting;
+    wait(meeting, me.cluster_generation, site);
+    acquire(&meeting.order[me.cluster_generation & 1]);
+}
+
+void init_phases(const void* barrier, unsigned threads) {
+    auto& phases = world.current->block->phases;
+    if (phases.size() == Block::kPhases) fail("more barriers than are modelled", here());
+    phases.push_back({barrier, threads, threads});
+}
+
+void expect(const void* barrier, unsigned bytes, Site site) {
+    Phases& phases = phases_of(*world.current->block, barrier, site);
+    release(&phases.order[phases.over & 1]);
+    phases.bytes += bytes;
+    --phases.pending;
+    phases.advance();
+}
+
+unsigned long long* elsewhere(const unsigned long long* here, unsigned rank, Site site) {
+    void* const there = peer(rank, site).memory.at_same_place(world.current->block->memory, here);
+    if (!there) fail("not in shared memory", site);
+    return static_cast<unsigned long long*>(there);
+}
+
+void send(const Store& store, const void* barrier, unsigned rank, Site site) {
+    Block& block = peer(rank, site);
+    if (!block.running) fail("a store into a block that has ended", site);
+    const void* const there = block.memory.at_same_place(world.current->block->memory, barrier);
+    Phases& phases = phases_of(block, there, site);
+    if (block.arriving.size() == Block::kArriving) fail("more stores under way than are modelled", site);
+    release(&phases.order[phases.over & 1]);
+    block.arriving.push_back({there, store});
+}
+
+bool over(const void* barrier, unsigned parity, Site site) {
+    Phases& phases = phases_of(*world.current->block, barrier, site);
+    if ((phases.over & 1) == parity) return false;
+    acquire(&phases.order[parity]);
+    return true;
+}
+
+bool receive(const void* barrier, Store& store) {
+    auto& arriving = world.current->block->arriving;
+    const std::size_t any = next_random();
+    for (std::size_t i = 0; i < arriving.size(); ++i) {
+        Arriving& one = arriving[(any + i) % arriving.size()];
+        if (one.barrier != barrier) continue;
+        store = one.store;
+        one = arriving.back();
+        arriving.pop_back();
+        Phases& phases = phases_of(*world.current->block, barrier, here());
+        acquire(&phases.order[phases.over & 1]);
+        return true;
+    }
+    return false;
+}
+
+void count(const void* barrier, unsigned bytes) {
+    Phases& phases = phases_of(*world.current->block, barrier, here());
+    release(&phases.order[phases.over & 1]);
+    phases.bytes -= bytes;
+    phases.advance();
+}
 
 // Orders nothing: a shuffle is no fence.
 unsigned exchange(unsigned mask, unsigned value, int source, Site site) {
@@ -300,7 +330,8 @@ const char* run(const Launch& launch, void (*kernel)(const void*), const void* a
     world.argument = argument;
     world.random = launch.seed * 0x9e3779b97f4a7c15u + 88172645463325252u;
     world.failed = false;
-    const unsigned together = launch.cooperative ? launch.grid : 1;
+    if (launch.grid % launch.cluster != 0) return "the grid is not whole clusters";
+    const unsigned together = launch.cooperative ? launch.grid : launch.cluster;
     for (unsigned block = 0; block < launch.grid && !world.failed; block += together)
         run_blocks(launch, block, together);
     return world.failed ? world.message : nullptr;

@@ -20,6 +20,13 @@ class Device:
     bandwidth: float
     bandwidth_is: str  # "measured" or "modelled"
 
+    @property
+    def most_clustered(self) -> int:
+        """Blocks that a cluster may have; 1 before clusters. More than 8, which is what every later GPU takes, are not
+        portable: those of data centres take 16."""
+        major = int(self.architecture.rstrip("af")[:-1])
+        return 1 if major < 9 else 16 if major in (9, 10) else 8
+
 
 # An H200 copies at 0.892 of the bandwidth that its memory is sold with; so it is modelled for the others.
 _COPY_SHARE = 4281 / 4800

@@ -107,10 +107,10 @@ class Tuning:
     padded: bool | None = None  # True also where a row fills its packs, warp and block
     resident: int | None = None  # blocks that a multiprocessor must have room for
     kept: int | None = None  # packs of a row that wait in shared memory, block_uncached of a gradient
-    # True waits in shared memory; False: strided reads twice, split waits in registers
+    # True waits in shared memory; False: strided reads twice, split and cluster wait in registers
     staged: bool | None = None
-    blocks: int | None = None  # per row, split and stream
-    parts: int | None = None  # of a slice of split that waits in shared memory
+    blocks: int | None = None  # per row, split, cluster and stream
+    parts: int | None = None  # of a slice of split or cluster that waits in shared memory
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,14 @@ class CudaPlan:
     reads: int
     input_bytes: int
     result_bytes: int
-    team: int = 0  # blocks that share a row, all teams of a launch at work at once; 0: no block waits for another
+    team: int = 0  # blocks that share a row through memory, all teams of a launch at work at once; 0: none do
     scratch_bytes: int = 0  # of memory that such blocks share, for each; the last of the words is its address
     why: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def shared_by(self) -> int:
+        """Blocks that share a row: of a team or of a cluster; 0: none do."""
+        return self.team or (self.cluster if self.cluster > 1 else 0)
 
     @property
     def moved_bytes(self) -> int:
@@ -148,11 +153,13 @@ class CudaPlan:
         units = -(-self.units // self.units_per_block)
         if self.team:
             return min(units, max(1, resident // self.team)) * self.team
+        if self.cluster > 1:  # as many as fit, if no multiprocessor is left over
+            return min(units, max(1, resident // self.cluster) * self.cluster * self.waves)
         return min(units, resident * self.waves)
 
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
-        if self.team and not registers:
+        if self.shared_by and not registers:
             return int(dict(self.shape)["resident"])  # what the kernel is compiled for
         counts = [device.max_threads // self.threads, 32 if device.max_threads > 1536 else 24]
         counts.append(device.shared_per_multiprocessor // (self.shared_bytes + 2 * BLOCK_SCRATCH))
@@ -175,8 +182,8 @@ class CudaPlan:
             tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
             blocks = f" of {self.team} blocks" if self.team else ""
             return f"{self.algorithm}: {tile}{blocks}, {access} each{alignment}, {self._wait}"
-        if self.team:
-            many = f"{self.team} block{'s' * (self.team != 1)} of {self.threads}"
+        if self.shared_by:
+            many = f"{self.shared_by} block{'s' * (self.shared_by != 1)} of {self.threads}"
             packs = int(shape["packs"]) * max(1, int(shape.get("parts", 1)))
             held = f"{packs} x {access} each" if packs else f"{access} each"
             return f"{self.algorithm}: {many} per row, {held}{alignment}, {self._wait}"
@@ -204,7 +211,7 @@ class Team:
 
     blocks: int
     slice: int  # of a row, for one block: in packs, or in steps
-    scratch_bytes: int  # per block
+    scratch_bytes: int  # per block; 0: the blocks are a cluster
 
 
 @dataclass
@@ -303,6 +310,7 @@ def build(
     if choice.load.type != DIRECT or choice.store.type != DIRECT:
         arguments += [choice.load.type, choice.store.type]
     arrays = len(dtypes)
+    cluster = team.blocks if team and team.scratch_bytes == 0 else 1
     layout = [
         n
         for axis in axes
@@ -315,11 +323,11 @@ def build(
         kernel=f"onepass::cuda::{function}<{', '.join(arguments)}>",
         source="\n".join(sources),
         threads=threads,
-        cluster=1,
+        cluster=cluster,
         shared_bytes=shared_bytes,
-        units=units if problem.length or not choice.elementwise else 0,
+        units=units * cluster if problem.length or not choice.elementwise else 0,
         units_per_block=units_per_block,
-        waves=waves,
+        waves=1 if cluster > 1 else waves,
         arrays=arrays,
         words=(
             problem.rows,
@@ -333,7 +341,7 @@ def build(
         reads=reads,
         input_bytes=problem.input_bytes,
         result_bytes=problem.result_bytes,
-        team=team.blocks if team else 0,
+        team=team.blocks if team and cluster == 1 else 0,
         scratch_bytes=team.scratch_bytes if team else 0,
         why=tuple(choice.why),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..problem import GRADIENTS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
+from .plan_cluster import plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
@@ -43,6 +44,7 @@ ALGORITHMS = (
     "strided",
     "strided_split",
     *SPLIT_ALGORITHMS,
+    "cluster",
 )
 
 # Addresses are known modulo this many bytes.
@@ -93,6 +95,8 @@ def make_cuda_plan(
     shared = sharing_algorithm(choice, pack, alignment) if algorithm is None else algorithm
     if shared in SPLIT_ALGORITHMS:
         return plan_split(choice, shared, pack, alignment)
+    if shared == "cluster":
+        return plan_cluster(choice, pack, alignment)
     plan_rows = _plan_reduction if problem.op in REDUCTIONS else _plan_rows
     return plan_rows(choice, pack, alignment)
 

@@ -47,13 +47,13 @@ def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> Cud
     """The plan for "split" or "stream"; refused with a reason where it cannot serve."""
     packs = max(1, choice.problem.length // pack)
     if choice.elementwise and algorithm == "split":
-        return _build(choice, algorithm, "split", pack, alignment, _cut_waiting(choice, pack, alignment, packs))
+        return build_split(choice, algorithm, "split", pack, alignment, _cut_waiting(choice, pack, alignment, packs))
     # A slice waits nowhere: a reduction reads it once, `stream` twice.
     reads, few_per_thread = (2, 0) if choice.elementwise else (1, FEW_REDUCED_PER_THREAD)
     # 64 registers each are too few for packs of 8 on sm_100: they spill.
     cut = cut_streamed(choice, packs, reads=reads, fewer=int(choice.x_size == 2), few_per_thread=few_per_thread)
     function = "split_reduce" if choice.problem.op in REDUCTIONS else "stream"
-    return _build(choice, algorithm, function, pack, alignment, cut)
+    return build_split(choice, algorithm, function, pack, alignment, cut)
 
 
 def sharing_algorithm(choice: Choice, pack: int, alignment: str) -> str | None:
@@ -78,7 +78,7 @@ def sharing_algorithm(choice: Choice, pack: int, alignment: str) -> str | None:
 def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamCut:
     """Slices wait in the registers of their blocks, or in their shared memory: one read."""
     staged = choice.tuning.staged
-    cut = None if staged else cut_held(choice, packs, _registers(choice, pack))
+    cut = None if staged else cut_held(choice, packs, split_registers(choice, pack, SPLIT_REGISTERS))
     if staged is None:
         staged = cut is None
         if cut is not None:
@@ -97,7 +97,7 @@ def _cut_staged(choice: Choice, pack: int, packs: int) -> TeamCut | None:
     blocks_of = LONG_STAGED_BLOCKS if packs > LONG_STAGED_PACKS else STAGED_BLOCKS
     threads, resident = (LONE_THREADS, 1) if alone else blocks_of[choice.kept_size]
     threads = choice.tuning.threads or threads
-    two_parts = 2 * _part_packs(choice, pack)  # fewer, and nothing of a slice comes while another part is looked at
+    two_parts = 2 * part_packs(choice, pack)  # fewer, and nothing of a slice comes while another part is looked at
     while resident > 1 and _most_packs(choice, pack, threads, resident) < two_parts:
         resident -= 1
 
@@ -118,18 +118,18 @@ def _cut_staged(choice: Choice, pack: int, packs: int) -> TeamCut | None:
     if cut is None:
         return None
     per_slice = of_a_thread(ceil_div(packs, cut.blocks))
-    parts = choice.tuning.parts or ceil_div(per_slice, _part_packs(choice, pack))
+    parts = choice.tuning.parts or ceil_div(per_slice, part_packs(choice, pack))
     return replace(cut, packs=ceil_div(per_slice, parts), parts=parts)
 
 
 def _most_packs(choice: Choice, pack: int, threads: int, resident: int) -> int:
     """Packs of a row that a thread has in shared memory, if so many blocks are on a multiprocessor: whole parts."""
     packs = room(choice, resident) // (threads * pack * choice.kept_size)
-    part = _part_packs(choice, pack)
+    part = part_packs(choice, pack)
     return max(1, packs - packs % part if packs > part else packs)
 
 
-def _part_packs(choice: Choice, pack: int) -> int:
+def part_packs(choice: Choice, pack: int) -> int:
     return max(1, PART_BYTES // (pack * choice.kept_size))
 
 
@@ -140,15 +140,16 @@ def _alone(choice: Choice, pack: int, packs: int) -> bool:
     return enough and choice.registers_per_element == 1 and row_bytes <= room(choice, 1)
 
 
-def _registers(choice: Choice, pack: int) -> Registers:
+def split_registers(choice: Choice, pack: int, held: dict[int, int]) -> Registers:
+    """Of a thread that holds so many, by bytes of an element."""
     size = choice.kept_size
     of_a_pack = max(1, pack * size // 4)
     # In float64 everything but the slice takes twice the registers, whatever it is kept as.
     others = _OTHER_REGISTERS[8 if choice.registers_per_element == 2 else size]
-    return Registers(of_a_pack, max(1, SPLIT_REGISTERS[size] // of_a_pack), others)
+    return Registers(of_a_pack, max(1, held[size] // of_a_pack), others)
 
 
-def _build(choice: Choice, algorithm: str, function: str, pack: int, alignment: str, cut: TeamCut) -> CudaPlan:
+def build_split(choice: Choice, algorithm: str, function: str, pack: int, alignment: str, cut: TeamCut) -> CudaPlan:
     choice.why.append(cut.waits)
     return build(
         choice,
@@ -156,13 +157,24 @@ def _build(choice: Choice, algorithm: str, function: str, pack: int, alignment: 
         "split.h",
         function,
         "Split",
-        {"axes": len(choice.kept_axes), **cut.shape, "parts": cut.parts, "pack": pack, "alignment": alignment},
+        {
+            "axes": len(choice.kept_axes),
+            **cut.shape,
+            "cluster": cut.blocks if cut.clustered else 0,
+            "parts": cut.parts,
+            "pack": pack,
+            "alignment": alignment,
+        },
         threads=cut.threads,
         shared_bytes=cut.shared_bytes,
         units=choice.problem.rows,
         units_per_block=1,
         axes=choice.kept_axes,
         reads=cut.reads,
-        # A maximum and a sum that keeps what is lost.
-        team=cut.team(3 * ITEMSIZE[choice.problem.compute_dtype]),
+        team=cut.team(state_bytes(choice)),
     )
+
+
+def state_bytes(choice: Choice) -> int:
+    """What blocks tell each other, at most: a maximum and a sum that keeps what is lost."""
+    return 3 * ITEMSIZE[choice.problem.compute_dtype]

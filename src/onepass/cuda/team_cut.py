@@ -28,6 +28,7 @@ class TeamCut:
     parts: int = 0  # of a slice in shared memory, of `split`
     shared_bytes: int = 0
     reads: int = 1
+    clustered: bool = False  # the blocks are a cluster
 
     @property
     def shape(self) -> dict[str, int | str | bool]:
@@ -42,7 +43,7 @@ class TeamCut:
     @property
     def waits(self) -> str:
         """The sentence about it."""
-        blocks = f"shared by {self.blocks} block{'s' * (self.blocks != 1)}"
+        blocks = f"shared by {'a cluster of ' * self.clustered}{self.blocks} block{'s' * (self.blocks != 1)}"
         if self.shared_bytes:
             parts = f", {self.parts} part{'s' * (self.parts != 1)}" if self.parts else ""
             return f"{blocks}, in {self.shared_bytes} bytes of shared memory each{parts}: read once"
@@ -51,8 +52,10 @@ class TeamCut:
         return f"{blocks} of {self.threads} threads, and waiting nowhere: read {('once', 'twice')[self.reads - 1]}"
 
     def team(self, state_bytes: int) -> Team:
-        """Each block has two places for a state, of so many bytes: words go in pairs, each with its number."""
-        return Team(self.blocks, ceil_div(self.row_packs, self.blocks), 2 * 16 * ceil_div(state_bytes, 8))
+        """Each block has two places for a state, of so many bytes: words go in pairs, each with its number. A cluster
+        has them in its shared memory."""
+        scratch_bytes = 0 if self.clustered else 2 * 16 * ceil_div(state_bytes, 8)
+        return Team(self.blocks, ceil_div(self.row_packs, self.blocks), scratch_bytes)
 
 
 @dataclass(frozen=True)

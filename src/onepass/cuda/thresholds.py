@@ -120,6 +120,14 @@ GRADIENT_STAGED_PACKS = 1 << 17
 # Rows of up to so many bytes, of both arrays, have a block alone where rows are many: 8192x32000 bfloat16 406 against
 # 418, but 4096x50257 415 against 352.
 LONE_GRADIENT_BYTES = 160 << 10
+# As SPLIT_REGISTERS, of blocks that are a cluster: beside more of them the states of its warps spill.
+CLUSTER_REGISTERS = {2: 12, 4: 24, 8: 12}
+# Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor
+# that the planner wants room for (modelled).
+CLUSTER_THREADS = 256
+LONG_CLUSTER_THREADS = 512
+LONG_CLUSTER_PACKS = 1 << 12
+CLUSTER_RESIDENT = 2
 # A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
 # with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
 FEW_REDUCED_PER_THREAD = 32

@@ -156,5 +156,60 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 // In a loop that waits for another thread.
 __device__ __forceinline__ void wait_a_little() {}
 
+// ---- blocks of a cluster, from sm_90 on ----
+//
+// A barrier in shared memory (an mbarrier) has two phases that alternate: one is over once the threads that it counts
+// have arrived, and as many bytes as they said to expect.
+
+// To be called by one thread, before `arrive_at_cluster`.
+__device__ __forceinline__ void init_barrier(unsigned long long* barrier, unsigned threads) {
+    const auto at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(threads) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// All threads of the cluster: the first says that this one is here, the second waits for all others.
+__device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Arrives, and expects so many bytes more. Some may have come already.
+__device__ __forceinline__ void arrive_and_expect(unsigned long long* barrier, unsigned bytes) {
+    const auto at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+// Stores 8 bytes where `to` is in the block of that rank, and tells the barrier that is there where `barrier` is here.
+// The thread goes on.
+__device__ __forceinline__ void store_async(unsigned long long* to, unsigned long long word,
+                                            unsigned long long* barrier, unsigned rank) {
+    unsigned there, barrier_there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there)
+        : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(barrier_there)
+        : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(rank));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(there), "l"(word),
+                 "r"(barrier_there)
+                 : "memory");
+}
+
+// Waits until the phase of that parity is over: what it brought is there.
+__device__ __forceinline__ void wait_for_phase(unsigned long long* barrier, unsigned parity) {
+    const auto at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned over;
+    do {
+        asm volatile(
+            "{\n"
+            "    .reg .pred over;\n"
+            "    mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%1], %2;\n"
+            "    selp.u32 %0, 1, 0, over;\n"
+            "}"
+            : "=r"(over)
+            : "r"(at), "r"(parity)
+            : "memory");
+    } while (!over);
+}
+
 }  // namespace onepass::cuda::ptx
 #endif

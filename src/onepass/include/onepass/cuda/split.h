@@ -1,11 +1,12 @@
 // A row is handled by several blocks, all of them at work at once: few rows keep the whole GPU busy, and a row may be
-// as long as all memory on the chip.
+// as long as all memory on the chip. Blocks that are a cluster tell each other by way of their shared memory.
 //
 // `split`: each block's slice waits in its registers, or in its shared memory, where the parts of its next slice arrive
 // as soon as there is room; x is read once, y written once. `stream`: the slice waits nowhere; x is read a second time,
 // backwards, to write the result. `split_reduce`: sum, mean, amax and amin.
 #pragma once
 
+#include "cluster_exchange.h"
 #include "online.h"
 #include "parts.h"
 #include "row_reduce.h"
@@ -18,6 +19,7 @@ struct Split {
     int resident;  // blocks that a multiprocessor must have room for
     int packs;     // that a thread has of a slice, or of a part of it
     int slots;     // states of other blocks that a thread looks after
+    int cluster;   // blocks of a row, if they are a cluster; 0: they meet in scratch memory
     int parts;     // of a slice that waits in shared memory; 0: it waits in registers, or nowhere
     int pack;      // elements per access
     Alignment alignment;
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Kept = choose<kSame<Load, Direct>, In, C>;
     using Totals = MergeTotals<Op, typename Rows::V, Rows::kMasked>;
     using State = typename Totals::State;
-    using Others = Exchange<State, kShape.threads, kShape.slots>;
+    using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster>;
     // The exponentials wait in the row's place, each thread's relative to the maximum of its own elements of a part.
     constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
@@ -243,7 +245,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using C = typename Rows::C;
     using V = typename Rows::V;
     using Totals = MergeTotals<Op, V, Rows::kMasked>;
-    using Others = Exchange<typename Totals::State, kShape.threads, kShape.slots>;
+    using Others = TeamExchange<typename Totals::State, kShape.threads, kShape.slots, kShape.cluster>;
     constexpr int T = kShape.threads;
     constexpr int N = kShape.pack;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
@@ -277,7 +279,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
     using State = typename Op::template State<C>;
-    using Others = Exchange<State, kShape.threads, kShape.slots>;
+    using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster>;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     const TeamPlace place(job);
     Others exchange(job, place, team_scratch);

@@ -1,0 +1,95 @@
+"""The plan in which the blocks of a cluster share a row, and tell each other through their shared memory."""
+
+from __future__ import annotations
+
+from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan
+from .plan_split import build_split, part_packs, split_registers, state_bytes
+from .team_cut import TeamCut, most_resident
+from .thresholds import (
+    CLUSTER_REGISTERS,
+    CLUSTER_RESIDENT,
+    CLUSTER_THREADS,
+    LONG_CLUSTER_PACKS,
+    LONG_CLUSTER_THREADS,
+    ceil_div,
+)
+
+
+def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
+    """The plan for "cluster"; refused with a reason where it cannot serve."""
+    most, blocks = choice.device.most_clustered, choice.tuning.blocks
+    if most == 1:
+        raise choice.refuse(f"sm_{choice.device.architecture} has no clusters of blocks; sm_90 and later do")
+    if blocks is not None and not 2 <= blocks <= most:
+        raise choice.refuse(f"a cluster has 2 to {most} blocks, not {blocks}")
+    packs = max(1, choice.problem.length // pack)
+    cut_row = _cut_waiting if choice.elementwise else _cut_read_once
+    cuts = [cut for n in ([blocks] if blocks else _sizes(most)) if (cut := cut_row(choice, pack, packs, n))]
+    if not cuts:
+        raise choice.refuse(
+            f"a row of {packs * pack * choice.kept_size} bytes does not fit the "
+            f"{'registers' if choice.tuning.staged is False else 'shared memory'} of a cluster of {blocks or most}"
+        )
+    # The fewest blocks that keep the GPU busy, and leave room for more than one on a multiprocessor: while one waits
+    # for its cluster, another loads.
+    multiprocessors, rows = choice.device.multiprocessors, choice.problem.rows
+    cut = next(
+        (cut for cut in cuts if rows * cut.blocks >= multiprocessors and cut.resident >= CLUSTER_RESIDENT), cuts[-1]
+    )
+    if not choice.elementwise:
+        return build_split(
+            choice, "cluster", "split_reduce" if choice.problem.op in REDUCTIONS else "stream", pack, alignment, cut
+        )
+    return build_split(choice, "cluster", "split", pack, alignment, cut)
+
+
+def _sizes(most: int) -> list[int]:
+    """Blocks of a cluster that divide the multiprocessors of a GPU's parts."""
+    return [n for n in (2, 4, 8, 16) if n <= most]
+
+
+def _threads(choice: Choice, slice_packs: int) -> int:
+    return choice.tuning.threads or (LONG_CLUSTER_THREADS if slice_packs > LONG_CLUSTER_PACKS else CLUSTER_THREADS)
+
+
+def _scratch_bytes(choice: Choice, blocks: int, threads: int) -> int:
+    """Of cluster_exchange.h: two places for the states of all warps, and barriers."""
+    return 2 * (threads // 32 * blocks * 8 * ceil_div(state_bytes(choice), 8) + 8)
+
+
+def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut | None:
+    """A row whose slices wait in so many blocks; None where these do not hold it."""
+    tuning, device = choice.tuning, choice.device
+    threads = _threads(choice, ceil_div(packs, blocks))
+    of_a_thread = ceil_div(ceil_div(packs, blocks), threads)
+    most = most_resident(choice, threads, 0)
+    most = min(most, tuning.resident or most)
+    registers = split_registers(choice, pack, CLUSTER_REGISTERS)
+    held = of_a_thread <= registers.most_packs
+    # Of slices in shared memory the next comes while this one is written.
+    staged = not held or choice.problem.rows * blocks > device.multiprocessors
+    if tuning.staged is not None:
+        staged = tuning.staged
+    if not staged:
+        if not held:
+            return None
+        of_registers = ceil_div(of_a_thread * registers.of_a_pack + registers.others, 8) * 8
+        resident = min(device.registers // (of_registers * threads), most)
+        return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
+    shared_bytes = of_a_thread * threads * pack * choice.kept_size
+    static = _scratch_bytes(choice, blocks, threads)
+    if shared_bytes + static > device.shared_per_block:
+        return None
+    fit = device.shared_per_multiprocessor // (shared_bytes + static + BLOCK_SCRATCH)
+    resident = max(1, min(fit, most))
+    parts = tuning.parts or ceil_div(of_a_thread, part_packs(choice, pack))
+    return TeamCut(packs, blocks, threads, resident, ceil_div(of_a_thread, parts), parts, shared_bytes, clustered=True)
+
+
+def _cut_read_once(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut:
+    """A row whose slices wait nowhere."""
+    del pack
+    threads = _threads(choice, ceil_div(packs, blocks))
+    # As `split`: 64 registers each are too few for packs of 8 on sm_100.
+    resident = most_resident(choice, threads, int(choice.x_size == 2))
+    return TeamCut(packs, blocks, threads, min(resident, choice.tuning.resident or resident), clustered=True)

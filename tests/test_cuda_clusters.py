@@ -1,0 +1,173 @@
+"""Kernels in which the blocks of a cluster share a row, run on a CPU by tests/cusim and, with -m gpu, on a GPU."""
+
+import cuda_teams
+import gpu_machine
+import pytest
+from cuda_cases import Layout, launch, rows_of
+from cuda_values import FUNCTORS, SPECIAL_ROWS, functor_result, limit, with_specials
+from helpers import DTYPES, FLOORS, REDUCTIONS, SOFTMAX_FAMILY
+from simulator import Simulator
+from ulp import max_ulp
+
+from onepass.cuda.device import by_name
+from onepass.cuda.plan import Tuning, make_cuda_plan
+from onepass.problem import make_problem
+
+KINDS = {
+    "registers": Tuning(threads=64, blocks=3, staged=False),
+    "shared memory": Tuning(threads=64, blocks=3, staged=True),
+}
+
+
+def kinds_of(op):
+    """A reduction waits nowhere."""
+    return KINDS if op in ("softmax", "log_softmax") else {"nothing": Tuning(threads=64, blocks=3)}
+
+
+def cases(op, kind):
+    """Every type on rows that start anywhere, every layout in two types."""
+    found = []
+    for dtype in DTYPES:
+        layouts = {**rows_of(cuda_teams.LENGTH), **cuda_teams.SHORT}
+        if dtype not in ("float32", "bfloat16"):
+            layouts = {"bases differently past a boundary": Layout((5, 1000), past=(1, 3))}
+        for why, layout in layouts.items():
+            found.append(launch(why, op, layout, dtype, None, "cluster", tuning=kinds_of(op)[kind]))
+    return found
+
+
+ALL = {(op, kind): cases(op, kind) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for kind in kinds_of(op)}
+# One warp, and more states than a warp has lanes.
+SIZES = [
+    launch(f"{blocks} blocks", op, Layout((3, 3001)), algorithm="cluster", tuning=tuning)
+    for blocks, threads in ((2, 32), (5, 32), (8, 256), (16, 64), (16, 96))
+    for op in ("softmax", "log_softmax", "sum")
+    for tuning in [Tuning(threads=threads, blocks=blocks)]
+]
+SPECIALS = [
+    launch(f"{kind} {dtype}", op, layout, dtype, None, "cluster", values=with_specials, tuning=tuning)
+    for op in ("softmax", "logsumexp", "amax")
+    for kind, tuning in kinds_of(op).items()
+    for dtype in ("float32", "float64")
+    for layout in [Layout((SPECIAL_ROWS, 700))]
+]
+FUNCTOR_LAUNCHES = [
+    launch(f"{op} {kind}", op, Layout((6, 600)), algorithm="cluster", tuning=tuning, sigma=1, **functors)
+    for op in ("softmax", "logsumexp")
+    for kind, tuning in kinds_of(op).items()
+    for functors in FUNCTORS
+]
+MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
+
+
+@pytest.fixture(scope="module", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request):
+    groups = (*ALL.values(), SIZES, SPECIALS, FUNCTOR_LAUNCHES)
+    machine = MACHINES[request.param]([case.plan for cases in groups for case in cases])
+    yield machine
+    machine.close()
+
+
+def check(machine, cases, grids):
+    """One cluster that takes every row, and three."""
+    for case in cases:
+        for seed, grid in enumerate(grids):
+            error = case.error(machine, grid=grid, seed=seed)
+            assert error <= limit(case), (case.name, case.plan.kernel, grid, seed, error)
+
+
+@pytest.mark.parametrize("key", ALL, ids=" in ".join)
+def test_every_layout(machine, key):
+    for case in ALL[key]:
+        assert (case.plan.algorithm, case.plan.cluster, case.plan.team, case.plan.reads) == ("cluster", 3, 0, 1)
+        assert bool(case.plan.shared_bytes) == (key[1] == "shared memory")
+    check(machine, ALL[key], (3, 9))
+
+
+def test_any_number_of_blocks(machine):
+    check(machine, SIZES, (16, 48))
+
+
+@pytest.mark.parametrize("case", SPECIALS, ids=lambda case: f"{case.op} in {case.name}")
+def test_special_values(machine, case):
+    """NaN, infinities and numbers up to the largest, in slices of which some hold nothing but -inf."""
+    y = case.run(machine, grid=6)
+    for row, (got, expected) in enumerate(zip(y, case.reference(), strict=True)):
+        assert max_ulp(got, expected, floor=FLOORS[case.op]) <= limit(case), (case.name, row, got, expected)
+
+
+def test_functors(machine):
+    for case in FUNCTOR_LAUNCHES:
+        plan, arrays, expected, floor = functor_result(case)
+        _, y, *_ = machine.launch(plan, arrays, grid=plan.blocks(1, 6), seed=1)
+        assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)
+
+
+def test_the_same_bits_under_every_schedule(machine):
+    for key in (
+        ("softmax", "registers"),
+        ("log_softmax", "shared memory"),
+        ("logsumexp", "nothing"),
+        ("sum", "nothing"),
+    ):
+        case = ALL[key][1]
+        results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (3, 9) for seed in range(6)}
+        assert len(results) == 1, case.plan.kernel
+
+
+# ---- the plan ----
+
+
+def plan(shape, device="h200", op="softmax", dtype="float32", **tuning):
+    problem = make_problem(op, dtype, shape, (1,))
+    return make_cuda_plan(problem, by_name(device), "cluster", addresses=(0, 0), tuning=Tuning(**tuning))
+
+
+@pytest.mark.parametrize(
+    ("shape", "device", "tuning", "reason"),
+    [
+        ((8, 65536), "a100", {}, "sm_80 has no clusters"),
+        ((8, 65536), "rtx4090", {"blocks": 2}, "sm_89 has no clusters"),
+        ((8, 65536), "h200", {"blocks": 17}, "2 to 16 blocks, not 17"),
+        ((8, 65536), "rtx5090", {"blocks": 16}, "2 to 8 blocks, not 16"),
+        ((8, 65536), "h200", {"blocks": 1}, "2 to 16 blocks, not 1"),
+        ((8, 1 << 20), "h200", {}, "4194304 bytes does not fit the shared memory of a cluster of 16"),
+        ((8, 1 << 18), "h200", {"blocks": 4}, "1048576 bytes does not fit the shared memory of a cluster of 4"),
+        ((8, 1 << 18), "h200", {"blocks": 8, "staged": False}, "does not fit the registers of a cluster of 8"),
+    ],
+)
+def test_refused_with_a_reason(shape, device, tuning, reason):
+    with pytest.raises(ValueError, match=reason):
+        plan(shape, device, **tuning)
+
+
+def test_never_chosen_before_it_is_measured():
+    for rows, length in ((1, 128256), (128, 65536), (128, 262144), (4096, 65536)):
+        problem = make_problem("softmax", "float32", (rows, length), (1,))
+        assert make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).cluster == 1
+
+
+@pytest.mark.parametrize("device", ["h200", "b200", "rtx5090"])
+def test_a_cluster_fits_the_device(device):
+    described = by_name(device)
+    for length in (1000, 20000, 65536, 200_000, 400_000):
+        for op in ("softmax", "logsumexp", "sum"):
+            for threads in (None, 128, 1024):
+                try:
+                    cluster = plan((100, length), device, op, threads=threads)
+                except ValueError:
+                    room = described.most_clustered * (described.shared_per_block - (24 << 10))
+                    assert op == "softmax" and length * 4 > room
+                    continue
+                assert 2 <= cluster.cluster <= described.most_clustered
+                assert cluster.units == 100 * cluster.cluster and cluster.waves == 1
+                resident = cluster.resident(described)
+                assert resident * cluster.threads <= described.max_threads
+                assert resident * (cluster.shared_bytes + 1024) <= described.shared_per_multiprocessor
+                grid = cluster.blocks(resident, described.multiprocessors)
+                assert grid % cluster.cluster == 0 and 0 < grid <= resident * described.multiprocessors
+
+
+def test_a_plan_says_what_it_is():
+    assert "cluster: 8 blocks of 256 per row, 16 x packs of 4 each" in str(plan((128, 131072)))
+    assert any("shared by a cluster of 8 blocks" in why for why in plan((128, 131072)).why)
