@@ -62,7 +62,38 @@ def test_every_tier(torch, name, dtype):
     assert torch.equal(out, y)
 
 
-@pytest.mark.parametrize("algorithm", ["split", "stream"])
+# Shape, operation and what the cluster is told.
+CLUSTERS = {
+    "as the planner cuts it": ((70, 131072), "softmax", {}),
+    "odd rows": ((33, 50257), "log_softmax", {}),
+    "in registers": ((9, 40000), "softmax", {"blocks": 8, "threads": 512, "staged": False}),
+    "more blocks than are portable": ((20, 262144), "softmax", {"blocks": 16, "staged": True}),
+    "a number that is no power of two": ((20, 100003), "softmax", {"blocks": 6, "staged": True}),
+    "two rows in hand": ((200, 65536), "softmax", {"blocks": 8, "staged": True, "overlap": True}),
+    "two odd rows in hand": ((50, 65537), "log_softmax", {"blocks": 8, "staged": True, "overlap": True}),
+    "logarithms of sums": ((100, 128257), "logsumexp", {}),
+    "sums": ((100, 128257), "sum", {"blocks": 16}),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_clusters(torch, name, dtype):
+    if (name, dtype) == ("in registers", "float64"):
+        pytest.skip("registers of 8 blocks hold half as many")
+    shape, op, told = CLUSTERS[name]
+    x = to_gpu(random_array(shape, dtype, sigma=3))
+    run = prepare(op, x, algorithm="cluster", tuning=Tuning(**told))
+    first = run(x)
+    assert (_engine.last_algorithm(), run.plan.team, run.plan.reads) == ("cluster", 0, 1)
+    assert run.plan.cluster == told.get("blocks", run.plan.cluster) > 1
+    expected = getattr(reference, op)(to_host(x), -1, dtype=np.longdouble)
+    assert max_ulp(to_host(first), expected, floor=FLOORS[op]) <= LIMITS[op, dtype]
+    for _ in range(100):
+        assert torch.equal(run(x), first)
+
+
+@pytest.mark.parametrize("algorithm", ["split", "stream", "cluster"])
 def test_in_place(torch, algorithm):
     x = to_gpu(random_array((3, 300001), "float32", sigma=3))
     expected = onepass.softmax(x, algorithm=algorithm)
