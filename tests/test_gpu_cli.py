@@ -4,9 +4,11 @@ import pytest
 from helpers import run_python
 from typer.testing import CliRunner
 
+import onepass
 from onepass import cli, doctor
 from onepass.cuda import compile, launch
 from onepass.cuda.cache import KernelCache
+from onepass.cuda.device import NAMES
 
 
 @pytest.fixture
@@ -110,6 +112,8 @@ EXPLAINED = {
         "4 x 64 threads of 64 blocks",
         "in 128256 bytes of shared memory: read once",
     ),
+    "4096x4096 --dim 0": ("strided_split", "8 x 32 threads of 6 blocks", "in 87424 bytes of shared memory: read once"),
+    "4096x4096 --dim 0 --dtype bfloat16": ("strided", "packs of 4 each, in 131072 bytes", "132 blocks of 512 threads"),
     "1048576x7 --dim 0": ("strided_split", "kept nowhere, 2 reads", "132 blocks share a tile of 1048576 steps"),
     "4096x65536": ("split", "4 blocks of 256 per row", "65536 bytes of shared memory each, 4 parts: read once"),
     "512x50257": ("split", "7 blocks of 256 per row", "head and tail peeled, in registers"),
@@ -139,6 +143,15 @@ def test_explain_for_a_gpu_that_is_elsewhere(arguments):
         "at the speed of a copy",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize("device", NAMES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_columns_of_any_length_have_a_plan_everywhere(device, dtype):
+    for length in (1 << 12, 1 << 15, 1 << 18, 1 << 20, 1 << 23):
+        for columns in (2, 7, 48, 700, 5000):
+            report = onepass.explain("softmax", (length, columns), dtype, dim=0, device=device)
+            assert "strided" in report.plan.algorithm
 
 
 def test_explain_reads_the_gpu_that_is_here(stub):

@@ -69,8 +69,6 @@ CLUSTERS = {
     "in registers": ((9, 40000), "softmax", {"blocks": 8, "threads": 512, "staged": False}),
     "more blocks than are portable": ((20, 262144), "softmax", {"blocks": 16, "staged": True}),
     "a number that is no power of two": ((20, 100003), "softmax", {"blocks": 6, "staged": True}),
-    "two rows in hand": ((200, 65536), "softmax", {"blocks": 8, "staged": True, "overlap": True}),
-    "two odd rows in hand": ((50, 65537), "log_softmax", {"blocks": 8, "staged": True, "overlap": True}),
     "logarithms of sums": ((100, 128257), "logsumexp", {}),
     "sums": ((100, 128257), "sum", {"blocks": 16}),
 }

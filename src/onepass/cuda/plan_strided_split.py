@@ -98,7 +98,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
             tile = across * pack
             tiles = ceil_div(problem.rows, tile)
             full = ceil_div(problem.length, max(1, _room(choice, resident, threads, tile) // (tile * size)))
-            if tiles * full >= at_once:
+            if tiles * full >= at_once >= full:
                 return across, _in_even_rounds(tiles, problem.length, full, at_once), True
             wanted = ceil_div(problem.length * tile * size, SLICE_BYTES)
             most = min(max(most, threads // across), choice.device.multiprocessors)
