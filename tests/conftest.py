@@ -82,6 +82,12 @@ def gpu(stub, monkeypatch, kernels):
     launch.read_device.cache_clear()
 
 
+def pytest_configure(config):
+    # pytest-xdist would begin with the files of most tests; here those of few take longest, and one would be left over.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workeroutput"):  # one of pytest-xdist's workers: the process that started it reports
         session.config.workeroutput["examples"] = dict(_examples)
