@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onepass.bench.plot import short_size
+from onepass.bench.plot import fraction_of_copy, short_size
 
 INK = "#222222"
 _MISSING = "#EEEEEE"
@@ -19,8 +19,9 @@ def of_plane(cell: dict[str, Any]) -> bool:
 
 
 def draw_heat(figure: Any, cells: list[dict[str, Any]], contenders: list[str]) -> None:
-    """A row of panels for each dtype, a panel for each contender that has timings; fresh results, one scale."""
-    names = [name for name in contenders if any(_share(cell, name) is not None for cell in cells)]
+    """A row of panels for each dtype, a panel for each contender that has timings; fresh results, as users call, one
+    scale."""
+    names = [name for name in contenders if any(fraction_of_copy(cell, name, "fresh") is not None for cell in cells)]
     dtypes = list(dict.fromkeys(cell["dtype"] for cell in cells))
     rows = sorted({cell["shape"][0] for cell in cells})
     columns = sorted({cell["shape"][1] for cell in cells})
@@ -29,7 +30,7 @@ def draw_heat(figure: Any, cells: list[dict[str, Any]], contenders: list[str]) -
     for line, dtype in zip(axes, dtypes, strict=True):
         for axis, name in zip(line, names, strict=True):
             found = {
-                (rows.index(cell["shape"][0]), columns.index(cell["shape"][1])): _share(cell, name)
+                (rows.index(cell["shape"][0]), columns.index(cell["shape"][1])): fraction_of_copy(cell, name, "fresh")
                 for cell in cells
                 if cell["dtype"] == dtype
             }
@@ -58,9 +59,3 @@ def _panel(axis: Any, found: dict[tuple[int, int], float | None], rows: int, col
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return axis.imshow(grid, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto", origin="lower")
-
-
-def _share(cell: dict[str, Any], name: str) -> float | None:
-    """A fresh result's, as users call it."""
-    shares = (o.get("fraction_of_copy") for o in cell["outcomes"] if o["peer"] == name and o["mode"] == "fresh")
-    return next(shares, None)

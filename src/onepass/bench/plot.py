@@ -60,7 +60,7 @@ def _panel(axis: Any, cells: list[dict[str, Any]], mode: str, heading: str) -> N
     places = range(len(cells))
     ends: list[tuple[float, str]] = []
     for peer, (colour, marker, _) in reversed(_LOOKS.items()):
-        heights = [_fraction(cell, peer, mode) for cell in cells]
+        heights = [fraction_of_copy(cell, peer, mode) for cell in cells]
         if all(height is None for height in heights):
             continue
         ours = peer == "onepass"
@@ -135,7 +135,8 @@ def _top(heights: list[float], gap: float) -> float:
     return _bottom(heights, gap) + gap * (len(heights) - 1)
 
 
-def _fraction(cell: dict[str, Any], peer: str, mode: str) -> float | None:
+def fraction_of_copy(cell: dict[str, Any], peer: str, mode: str) -> float | None:
+    """Of a contender's timing; None without one."""
     for outcome in cell["outcomes"]:
         if outcome["peer"] == peer and outcome["mode"] == mode:
             fraction: float | None = outcome.get("fraction_of_copy")
