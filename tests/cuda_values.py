@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from helpers import DTYPES, FLOORS
 from simulator import Array
+from ulp import max_ulp
 
 from onepass import reference
 from onepass.cuda.plan import Functor
@@ -96,3 +97,27 @@ def functor_result(case):
         expected += 0.25 * rows if expected.ndim == 1 else 0.25 * rows[:, None] + np.arange(x.shape[1])
     # Of the size of what is added.
     return plan, arrays, expected, 4096.0 if "Shifted" in case.plan.kernel else FLOORS[case.op]
+
+
+def check_results(machine, cases, grids):
+    """Every case under each grid, and a schedule of its own."""
+    for case in cases:
+        for seed, grid in enumerate(grids):
+            error = case.error(machine, grid=grid, seed=seed)
+            assert error <= limit(case), (case.name, case.plan.kernel, grid, seed, error)
+
+
+def check_special_values(machine, case):
+    """Row by row: one that is lost in a NaN must not hide another."""
+    y = case.run(machine, grid=6)
+    for row, (got, expected) in enumerate(zip(y, case.reference(), strict=True)):
+        error = max_ulp(got, expected, floor=FLOORS[case.op])
+        assert error <= limit(case), (case.name, row, got, expected)
+
+
+def check_functors(machine, launches):
+    """Launches of FUNCTORS, on 6 rows."""
+    for case in launches:
+        plan, arrays, expected, floor = functor_result(case)
+        _, y, *_ = machine.launch(plan, arrays, grid=plan.blocks(1, 6), seed=1)
+        assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)

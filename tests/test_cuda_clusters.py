@@ -4,10 +4,16 @@ import cuda_teams
 import gpu_machine
 import pytest
 from cuda_cases import Layout, launch, rows_of
-from cuda_values import FUNCTORS, SPECIAL_ROWS, functor_result, limit, with_specials
-from helpers import DTYPES, FLOORS, REDUCTIONS, SOFTMAX_FAMILY
+from cuda_values import (
+    FUNCTORS,
+    SPECIAL_ROWS,
+    check_functors,
+    check_results,
+    check_special_values,
+    with_specials,
+)
+from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 from simulator import Simulator
-from ulp import max_ulp
 
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import Tuning, make_cuda_plan
@@ -68,39 +74,27 @@ def machine(request):
     machine.close()
 
 
-def check(machine, cases, grids):
-    """One cluster that takes every row, and three."""
-    for case in cases:
-        for seed, grid in enumerate(grids):
-            error = case.error(machine, grid=grid, seed=seed)
-            assert error <= limit(case), (case.name, case.plan.kernel, grid, seed, error)
-
-
 @pytest.mark.parametrize("key", ALL, ids=" in ".join)
 def test_every_layout(machine, key):
+    """One cluster that takes every row, and three."""
     for case in ALL[key]:
         assert (case.plan.algorithm, case.plan.cluster, case.plan.team, case.plan.reads) == ("cluster", 3, 0, 1)
         assert bool(case.plan.shared_bytes) == (key[1] == "shared memory")
-    check(machine, ALL[key], (3, 9))
+    check_results(machine, ALL[key], grids=(3, 9))
 
 
 def test_any_number_of_blocks(machine):
-    check(machine, SIZES, (16, 48))
+    check_results(machine, SIZES, grids=(16, 48))
 
 
 @pytest.mark.parametrize("case", SPECIALS, ids=lambda case: f"{case.op} in {case.name}")
 def test_special_values(machine, case):
     """NaN, infinities and numbers up to the largest, in slices of which some hold nothing but -inf."""
-    y = case.run(machine, grid=6)
-    for row, (got, expected) in enumerate(zip(y, case.reference(), strict=True)):
-        assert max_ulp(got, expected, floor=FLOORS[case.op]) <= limit(case), (case.name, row, got, expected)
+    check_special_values(machine, case)
 
 
 def test_functors(machine):
-    for case in FUNCTOR_LAUNCHES:
-        plan, arrays, expected, floor = functor_result(case)
-        _, y, *_ = machine.launch(plan, arrays, grid=plan.blocks(1, 6), seed=1)
-        assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)
+    check_functors(machine, FUNCTOR_LAUNCHES)
 
 
 def test_the_same_bits_under_every_schedule(machine):

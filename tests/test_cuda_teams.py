@@ -6,7 +6,15 @@ import gpu_machine
 import numpy as np
 import pytest
 from cuda_cases import Layout, launch
-from cuda_values import FUNCTORS, SPECIAL_ROWS, functor_result, limit, with_specials
+from cuda_values import (
+    FUNCTORS,
+    SPECIAL_ROWS,
+    check_functors,
+    check_results,
+    check_special_values,
+    limit,
+    with_specials,
+)
 from helpers import FLOORS
 from simulator import Simulator, SimulatorError
 from ulp import max_ulp
@@ -78,23 +86,16 @@ def machine(request):
     machine.close()
 
 
-def check(machine, cases, grids=(3, 9), seeds=(0, 1)):
-    for case in cases:
-        for grid, seed in zip(grids, seeds, strict=True):
-            error = case.error(machine, grid=grid, seed=seed)
-            assert error <= limit(case), (case.name, case.plan.kernel, grid, seed, error)
-
-
 @pytest.mark.parametrize("key", ALL, ids=" in ".join)
 def test_every_layout(machine, key):
     """One team that takes every row, and three."""
     for case in ALL[key]:
         assert case.plan.team == 3 and case.plan.reads == (2 if case.plan.algorithm == "stream" else 1)
-    check(machine, ALL[key])
+    check_results(machine, ALL[key], grids=(3, 9))
 
 
 def test_any_number_of_blocks(machine):
-    check(machine, MANY, grids=(70, 140))
+    check_results(machine, MANY, grids=(70, 140))
 
 
 @pytest.mark.parametrize("key", APART, ids=str)
@@ -102,24 +103,18 @@ def test_every_strided_layout(machine, key):
     for case in APART[key]:
         assert case.plan.algorithm == "strided_split" and case.plan.team == 3
         assert case.plan.reads == (2 if key in (("softmax", False), ("log_softmax", False)) else 1)
-    check(machine, APART[key])
+    check_results(machine, APART[key], grids=(3, 9))
 
 
 @pytest.mark.parametrize("cases", [*SPECIALS.values(), *APART_SPECIALS.values()], ids=lambda c: c[0].plan.kernel[15:60])
 def test_special_values(machine, cases):
     """NaN, infinities and numbers up to the largest, in slices of which some hold nothing but -inf."""
     for case in cases:
-        y = case.run(machine, grid=6)
-        for row, (got, expected) in enumerate(zip(y, case.reference(), strict=True)):
-            error = max_ulp(got, expected, floor=FLOORS[case.op])
-            assert error <= limit(case), (case.name, row, got, expected)
+        check_special_values(machine, case)
 
 
 def test_functors(machine):
-    for case in FUNCTOR_LAUNCHES:
-        plan, arrays, expected, floor = functor_result(case)
-        _, y, *_ = machine.launch(plan, arrays, grid=plan.blocks(1, 6), seed=1)
-        assert max_ulp(y, expected, floor=floor) <= limit(case), (case.name, y, expected)
+    check_functors(machine, FUNCTOR_LAUNCHES)
 
 
 def test_the_same_bits_under_every_schedule(machine):

@@ -21,13 +21,11 @@ struct GradientSteps {
     Dy* dy_kept;  // this thread's columns of the first step, if the slice waits in shared memory
     Saved* saved_kept;
 
-    // `memory` has room for `most` steps.
-    __device__ __forceinline__ GradientSteps(const Part& part, int64 begin, int64 end, unsigned char* memory,
-                                             int64 most)
+    __device__ __forceinline__ GradientSteps(const Part& part, int64 begin, int64 end, unsigned char* memory = nullptr)
         : part(part), begin(begin), end(end) {
         const int column = static_cast<int>(threadIdx.x) % kShape.across * N;
-        const int64 dy_bytes =
-            (most * Part::kTileRows * static_cast<int64>(sizeof(Dy)) + kAccessBytes - 1) / kAccessBytes * kAccessBytes;
+        const int64 dy_bytes = ((end - begin) * Part::kTileRows * static_cast<int64>(sizeof(Dy)) + kAccessBytes - 1) /
+                               kAccessBytes * kAccessBytes;
         dy_kept = reinterpret_cast<Dy*>(memory) + column;
         saved_kept = reinterpret_cast<Saved*>(memory + dy_bytes) + column;
     }
@@ -117,7 +115,7 @@ __global__ void __launch_bounds__(kShape.threads, 1)
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
     for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Part part(job, tile);
-        const Steps steps(part, 0, job.length, memory, job.length);
+        const Steps steps(part, 0, job.length, memory);
         Total sum[kShape.pack];
 #pragma unroll
         for (Total& s : sum) s = Total::identity();

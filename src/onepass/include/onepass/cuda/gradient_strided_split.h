@@ -1,5 +1,5 @@
 // Tiles of gradient_strided.h that several blocks share: each has a slice of the steps, and they tell each other the
-// sums of their columns. For long dims with little beside them.
+// sums of their columns. For long dims with little beside them. A slice waits nowhere: what is read again is in L2.
 #pragma once
 
 #include "gradient_strided.h"
@@ -15,7 +15,6 @@ __global__ void __launch_bounds__(kShape.threads, 1) gradient_strided_split(
     using Total = Sum<typename Steps::C>;
     using Reduce = ColumnReduce<Total, kShape.threads, kShape.across, kShape.pack>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
-    ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
     const TeamPlace place(job);
     TeamMemory<Total, Part::kTileRows> others(job, place);
@@ -26,7 +25,7 @@ __global__ void __launch_bounds__(kShape.threads, 1) gradient_strided_split(
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
     for (int64 tile = place.team; tile < tiles; tile += place.teams) {
         const Part part(job, tile);
-        const Steps steps(part, begin, end, memory, job.slice);
+        const Steps steps(part, begin, end);
         Total sum[kShape.pack];
 #pragma unroll
         for (Total& s : sum) s = Total::identity();

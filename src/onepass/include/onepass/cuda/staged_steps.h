@@ -68,6 +68,19 @@ struct StagedSteps {
                 [&](int64 step, C(&x)[N]) { keep(step, x); });
         }
     }
+
+    // Writes what `change` makes of this thread's steps in [begin, end). Each step of the `next` tile, if there are
+    // `more`, comes to where one of this has been written from.
+    template <int kAhead, class Change>
+    __device__ __forceinline__ void write(int64 end, const StagedSteps& next, bool more, Change&& change) const {
+        for_each_step<C, kAhead>(
+            part, begin, end, [&](int64 step, C(&to)[N]) { read(step, to); },
+            [&](int64 step, C(&x)[N]) {
+                change(x);
+                part.store(step, part.offset_of(step).y, x);
+                if (more) next.ask_for(step);
+            });
+    }
 };
 
 }  // namespace onepass::cuda

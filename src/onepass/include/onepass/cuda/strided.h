@@ -55,11 +55,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
             decltype(finish(0)) result[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) result[i] = finish(i);
-            // Each step of the next tile comes to where one of this has been written from.
-            const bool more = tile + gridDim.x < tiles;
-            const Part next(job, more ? tile + gridDim.x : tile);
-            const Staged coming(next, memory, 0);
-            const auto write = [&](int64 step, C(&x)[N]) {
+            const auto change = [&](C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     if constexpr (kKeep) {
@@ -68,16 +64,16 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
                         x[i] = result[i](x[i]);
                     }
                 }
-                part.store(step, part.offset_of(step).y, x);
-                if constexpr (kShape.staged) {
-                    if (more) coming.ask_for(step);
-                }
             };
             if constexpr (kShape.staged) {
-                const auto from_tile = [&](int64 step, C(&to)[N]) { staged.read(step, to); };
-                for_each_step<C, kAhead>(part, 0, job.length, from_tile, write);
+                const bool more = tile + gridDim.x < tiles;
+                const Part next(job, more ? tile + gridDim.x : tile);
+                staged.template write<kAhead>(job.length, Staged(next, memory, 0), more, change);
             } else {
-                for_each_step<C, kAhead>(part, 0, job.length, from_memory, write);
+                for_each_step<C, kAhead>(part, 0, job.length, from_memory, [&](int64 step, C(&x)[N]) {
+                    change(x);
+                    part.store(step, part.offset_of(step).y, x);
+                });
             }
         } else if (part.present && Part::first_step() == 0) {
             C results[N];

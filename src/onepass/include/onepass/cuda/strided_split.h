@@ -127,11 +127,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                     to_row[i] = Totals::to_row(max[i], exponential_of<Op, V, kHasMask>(row_max[i]));
                 }
             }
-            // Each step of the next tile comes to where one of this has been written from.
-            const bool more = tile + place.teams < tiles;
-            const Part next(job, more ? tile + place.teams : tile);
-            const Staged coming(next, memory, begin);
-            const auto write = [&](int64 step, C(&x)[N]) {
+            const auto change = [&](C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     if constexpr (kKeep) {
@@ -140,16 +136,16 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                         x[i] = result[i](x[i]);
                     }
                 }
-                part.store(step, part.offset_of(step).y, x);
-                if constexpr (kShape.staged) {
-                    if (more) coming.ask_for(step);
-                }
             };
             if constexpr (kShape.staged) {
-                const auto from_stage = [&](int64 step, C(&to)[N]) { staged.read(step, to); };
-                for_each_step<C, kAhead>(part, begin, end, from_stage, write);
+                const bool more = tile + place.teams < tiles;
+                const Part next(job, more ? tile + place.teams : tile);
+                staged.template write<kAhead>(end, Staged(next, memory, begin), more, change);
             } else {
-                for_each_step<C, kAhead>(part, begin, end, from_memory, write);
+                for_each_step<C, kAhead>(part, begin, end, from_memory, [&](int64 step, C(&x)[N]) {
+                    change(x);
+                    part.store(step, part.offset_of(step).y, x);
+                });
             }
         } else if (part.present && place.rank == 0 && Part::first_step() == 0) {
             C results[N];
