@@ -13,17 +13,15 @@ void run_tiles(const Job& job, const void* x, void* y);
 
 inline namespace ONEPASS_ISA {
 
-// Whether float32 is converted to bfloat16 on the way. Only those kernels are compiled for the instruction that does
-// it; all others would be the same as v4's, and are v4's.
-inline bool narrows_to_bfloat16(const Job& job) {
-    return (job.in == DType::bf16 || job.out == DType::bf16) && job.in != DType::f64 && job.out != DType::f64;
-}
+// Only kernels that write bfloat16 themselves are compiled for the instruction that rounds to it; all others would be
+// the same as v4's, and are v4's.
+inline bool is_bfloat16(const Job& job) { return job.in == DType::bf16 && job.out == DType::bf16; }
 
 // One dtype throughout: kernels read and write it. Two: both ends are converted in cache-sized pieces.
 template <template <class> class Kernels>
 inline void run_typed(const Job& job, const void* x, void* y) {
 #if defined(__AVX512BF16__)
-    if (job.in == job.out) return Kernels<bfloat16>(job, x, y).run();
+    Kernels<bfloat16>(job, x, y).run();
 #else
     if (job.in == job.out) {
         return with_type(job.in, [&](auto* null) {
@@ -32,8 +30,8 @@ inline void run_typed(const Job& job, const void* x, void* y) {
         });
     }
     if (job.in == DType::f64 || job.out == DType::f64) return Kernels<double>(job, x, y).run();
-#endif
     Kernels<float>(job, x, y).run();
+#endif
 }
 
 }  // namespace ONEPASS_ISA

@@ -22,22 +22,17 @@ inline bool all_are(const Job& job, DType type) {
     return job.in == type && job.out == type && (job.op == Op::logsumexp_backward || job.second == type);
 }
 
-// Whether float32 is converted to bfloat16 on the way, as in dispatch.h.
-inline bool gradient_narrows_to_bfloat16(const Job& job) {
-    return any_is(job, DType::bf16) && !any_is(job, DType::f64);
-}
-
 // One dtype throughout: kernels read and write it. Several: all are converted in cache-sized pieces.
 template <template <class> class Kernels>
 inline void run_gradient_typed(const Job& job, const Addresses& in, void* y) {
 #if defined(__AVX512BF16__)
-    if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
+    Kernels<bfloat16>(job, in, y).run();
 #else
     if (any_is(job, DType::f64)) return Kernels<double>(job, in, y).run();
     if (all_are(job, DType::f16)) return Kernels<half>(job, in, y).run();
     if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
-#endif
     Kernels<float>(job, in, y).run();
+#endif
 }
 
 }  // namespace ONEPASS_ISA

@@ -9,7 +9,7 @@ inline namespace ONEPASS_ISA {
 
 void run_gradient_tiles(const Job& job, const Addresses& in, void* y) {
 #if defined(__AVX512BF16__)
-    if (!gradient_narrows_to_bfloat16(job)) return v4::run_gradient_tiles(job, in, y);
+    if (!all_are(job, DType::bf16)) return v4::run_gradient_tiles(job, in, y);
 #endif
     run_gradient_typed<GradientTiles>(job, in, y);
 }

@@ -9,7 +9,7 @@ inline namespace ONEPASS_ISA {
 
 void run_rows(const Job& job, const void* x, void* y) {
 #if defined(__AVX512BF16__)
-    if (!narrows_to_bfloat16(job)) return v4::run_rows(job, x, y);
+    if (!is_bfloat16(job)) return v4::run_rows(job, x, y);
 #endif
     run_typed<Rows>(job, x, y);
 }

@@ -9,7 +9,7 @@ inline namespace ONEPASS_ISA {
 
 void run_tiles(const Job& job, const void* x, void* y) {
 #if defined(__AVX512BF16__)
-    if (!narrows_to_bfloat16(job)) return v4::run_tiles(job, x, y);
+    if (!is_bfloat16(job)) return v4::run_tiles(job, x, y);
 #endif
     run_typed<Tiles>(job, x, y);
 }

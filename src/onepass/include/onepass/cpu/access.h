@@ -39,27 +39,12 @@ inline void with_type(DType t, F&& f) {
     }
 }
 
-template <class To, class From>
-inline To convert(From from) {
-    if constexpr (__is_same(To, From)) {
-        return from;
-    } else {
-        return narrow_scalar<To>(scalar<Compute<From>>(from));
-    }
-}
-
-template <class To, class From>
-inline void convert_run(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride, std::int64_t n) {
-    if (to_stride == 1 && from_stride == 1) {
-        std::int64_t i = 0;
-        if constexpr (!__is_same(To, From) && __is_same(Compute<To>, float) && __is_same(Compute<From>, float)) {
-            for (; i + kLanes<float> <= n; i += kLanes<float>) store(to + i, load(from + i));
-        }
-        for (; i < n; ++i) to[i] = convert<To>(from[i]);
-    } else {
-        for (std::int64_t i = 0; i < n; ++i) to[i * to_stride] = convert<To>(from[i * from_stride]);
-    }
-}
+// n elements of any type, from `offset` elements behind x on, as T (convert.h).
+template <class T>
+void gather(T* to, const char* x, DType type, std::int64_t offset, std::int64_t stride, std::int64_t n);
+// And back.
+template <class T>
+void scatter(char* y, DType type, std::int64_t offset, std::int64_t stride, const T* from, std::int64_t n);
 
 // Offsets, in elements, of the position with this flat index.
 struct Offsets {
@@ -121,11 +106,8 @@ class RowInput {
     const T* read(const char* row, std::int64_t begin, std::int64_t n, T* buffer) const {
         if (direct_) return reinterpret_cast<const T*>(row) + begin;
         const std::int64_t stride = axes_->empty() ? 1 : axes_->back().*stride_;
-        with_type(type_, [&](auto* null) {
-            using From = std::remove_pointer_t<decltype(null)>;
-            for_runs(*axes_, stride_, begin, n, [&](std::int64_t at, std::int64_t i, std::int64_t run) {
-                convert_run(buffer + i, 1, reinterpret_cast<const From*>(row) + at, stride, run);
-            });
+        for_runs(*axes_, stride_, begin, n, [&](std::int64_t at, std::int64_t i, std::int64_t run) {
+            gather(buffer + i, row, type_, at, stride, run);
         });
         return buffer;
     }
@@ -155,11 +137,8 @@ class RowOutput {
     void write_back(char* row, std::int64_t begin, std::int64_t n, const T* buffer) const {
         if (direct_) return;
         const std::int64_t stride = axes_->empty() ? 1 : axes_->back().y_stride;
-        with_type(type_, [&](auto* null) {
-            using To = std::remove_pointer_t<decltype(null)>;
-            for_runs(*axes_, &Axis::y_stride, begin, n, [&](std::int64_t at, std::int64_t i, std::int64_t run) {
-                convert_run(reinterpret_cast<To*>(row) + at, stride, buffer + i, 1, run);
-            });
+        for_runs(*axes_, &Axis::y_stride, begin, n, [&](std::int64_t at, std::int64_t i, std::int64_t run) {
+            scatter(row, type_, at, stride, buffer + i, run);
         });
     }
 

@@ -147,7 +147,7 @@ class GradientRows {
 
     // A row that is gathered, converted or scattered on the way.
     template <class RowOp>
-    void staged_row(const Row& r) const {
+    ONEPASS_APART void staged_row(const Row& r) const {
         const std::int64_t n = job_.length;
         const T* y = read_x(r, 0, n);
         const T* dy = read_second(r, 0, n);
@@ -173,13 +173,13 @@ class GradientRows {
     // ---- online and split ----
 
     template <class RowOp>
-    Partial chunk_partial(const Row& r, std::int64_t begin, std::int64_t n) const {
+    ONEPASS_APART Partial chunk_partial(const Row& r, std::int64_t begin, std::int64_t n) const {
         const T* y = RowOp::kOfProducts ? read_x(r, begin, n) : nullptr;
         return {0, gradient_sum<RowOp::kOfProducts>(y, read_second(r, begin, n), n, Nothing{})};
     }
 
     template <class RowOp>
-    void write_chunk(const Row& r, std::int64_t begin, std::int64_t n, const RowOp& op) const {
+    ONEPASS_APART void write_chunk(const Row& r, std::int64_t begin, std::int64_t n, const RowOp& op) const {
         const T* x = read_x(r, begin, n);
         const T* second = RowOp::kSums ? read_second(r, begin, n) : nullptr;
         write(r, begin, n, GradientOf<T, RowOp>{x, second, op});

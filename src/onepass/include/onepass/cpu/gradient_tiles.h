@@ -85,11 +85,7 @@ class GradientTiles : TileGrid<T> {
         const std::int64_t offset = d * steps_ * job_.reduce[0].*stride;
         if (direct) return reinterpret_cast<const T*>(tile) + offset;
         T* buffer = scratch_of<T>(slot, kMostColumns);
-        with_type(type, [&](auto* null) {
-            using From = std::remove_pointer_t<decltype(null)>;
-            convert_run(buffer, 1, reinterpret_cast<const From*>(tile) + offset, packed_ ? 1 : job_.inner.*stride,
-                        width);
-        });
+        gather(buffer, tile, type, offset, packed_ ? 1 : job_.inner.*stride, width);
         return buffer;
     }
     const T* read_x(const Unit& u, std::int64_t d, int width) const {
@@ -144,7 +140,8 @@ class GradientTiles : TileGrid<T> {
 
     // s.total: the sums of tile rows [begin, end), one per column. beside(d) is work to do next to row d.
     template <class RowOp, class Beside>
-    void add_up(const Unit& u, std::int64_t begin, std::int64_t end, GradientSums<C>& s, Beside&& beside) const {
+    ONEPASS_APART void add_up(const Unit& u, std::int64_t begin, std::int64_t end, GradientSums<C>& s,
+                              Beside&& beside) const {
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) s.total[j] = s.lost[j] = 0;
         for (std::int64_t block = begin; block < end; block += kBlock) {
@@ -233,8 +230,8 @@ class GradientTiles : TileGrid<T> {
 
     // The second pass runs backwards: what the first one read last is still in the cache.
     template <class RowOp>
-    void write_back(const Unit& u, std::int64_t begin, std::int64_t end,
-                    const GradientColumns<RowOp, C>& columns) const {
+    ONEPASS_APART void write_back(const Unit& u, std::int64_t begin, std::int64_t end,
+                                  const GradientColumns<RowOp, C>& columns) const {
         for (std::int64_t d = end; d-- > begin;) {
             fetch_row<RowOp>(u, d - kAhead, u.width);
             write_row(u, d, columns);
@@ -261,7 +258,7 @@ class GradientTiles : TileGrid<T> {
 
     // Where nothing is summed.
     template <class RowOp>
-    void one_pass(const Unit& u, std::int64_t begin, std::int64_t end) const {
+    ONEPASS_APART void one_pass(const Unit& u, std::int64_t begin, std::int64_t end) const {
         GradientColumns<RowOp, C> columns;
         read_columns(u, columns);
         for (std::int64_t d = begin; d < end; ++d) {
@@ -299,7 +296,7 @@ class GradientTiles : TileGrid<T> {
         const int count = distinct(u.width);
         for (int j = 0; j < count; ++j) total[j] = empty_partial(Op::sum);
         for (std::int64_t k = 0; k < chunks(); ++k) {
-            add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, [](std::int64_t) {});
+            add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, Nothing{});
             partial_sums(u, sums, part);
             for (int j = 0; j < count; ++j) merge(Op::sum, total[j], part[j]);
         }
@@ -341,7 +338,7 @@ class GradientTiles : TileGrid<T> {
             for (std::int64_t i = begin; i < end; ++i) {
                 const std::int64_t k = i % chunks();
                 const Unit u = unit(i / chunks());
-                add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, [](std::int64_t) {});
+                add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, Nothing{});
                 partial_sums(u, sums, part + i * kMostColumns);
             }
         };

@@ -129,20 +129,26 @@ class Rows {
     template <bool kSoftmax, class Beside>
     ONEPASS_INLINE static double exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep,
                                               Beside&& beside) {
-        const auto sum_with = [&](const auto& a) ONEPASS_INLINE_BODY {
-            const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, a); };
-            return sum_exp<!kSoftmax, kSoftmax>(x, n, exponential, keep, beside);
-        };
         if constexpr (kSoftmax) {
-            return with_anchor(anchor, sum_with);
+            if (anchor.shift.v[0] != 0) return shifted_exponentials(x, n, anchor, keep);
+            const Anchor<Vec<C>, false> unshifted{anchor.shift, anchor.floor, anchor.magic};
+            const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, unshifted); };
+            return sum_exp<false, true>(x, n, exponential, keep, beside);
         } else {
-            return sum_with(anchor);
+            const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, anchor); };
+            return sum_exp<true, false>(x, n, exponential, keep, beside);
         }
+    }
+    // Of a row with huge numbers: what may be done beside it waits.
+    ONEPASS_APART static double shifted_exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor,
+                                                     C* keep) {
+        const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, anchor); };
+        return sum_exp<false, true>(x, n, exponential, keep, Nothing{});
     }
 
     // A row that is gathered, converted or scattered on the way.
     template <bool kSoftmax>
-    void staged_row(std::int64_t r) {
+    ONEPASS_APART void staged_row(std::int64_t r) {
         const std::int64_t n = job_.length;
         const Offsets at = row(r);
         T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
@@ -163,7 +169,7 @@ class Rows {
 
     // ---- online and split ----
 
-    Partial chunk_partial(const char* x_row, std::int64_t begin, std::int64_t n) const {
+    ONEPASS_APART Partial chunk_partial(const char* x_row, std::int64_t begin, std::int64_t n) const {
         T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
         const T* x = input_.read(x_row, begin, n, staged);
         const T* next = input_.direct() && begin + 2 * n <= job_.length ? x + n : nullptr;
@@ -180,7 +186,7 @@ class Rows {
     }
 
     template <class RowOp>
-    void write_chunk(Offsets at, std::int64_t begin, std::int64_t n, const RowOp& op) const {
+    ONEPASS_APART void write_chunk(Offsets at, std::int64_t begin, std::int64_t n, const RowOp& op) const {
         T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
         const T* x = input_.read(x_row(at), begin, n, staged);
         T* y = output_.target(y_row(at), begin, output_.direct() ? nullptr : scratch_of<T>(Scratch::output, n));
@@ -244,15 +250,26 @@ class Rows {
         }
     }
 
-    // Rows of one chunk, in place: nothing is decided per row.
+    // Rows of one chunk, in place: nothing is decided per row. What type the results have is decided per batch.
     template <class Reduce>
     void reduce_short(std::int64_t begin, std::int64_t end, Reduce&& reduce) const {
+        constexpr int kMost = 64;
+        double results[kMost];
+        std::int64_t places[kMost];
+        for (std::int64_t first = begin; first < end; first += kMost) {
+            const int count = static_cast<int>(end - first < kMost ? end - first : kMost);
+            for (int i = 0; i < count; ++i) {
+                const Offsets at = row(first + i);
+                places[i] = at.y;
+                results[i] = reduce(reinterpret_cast<const T*>(x_row(at)));
+            }
+            write_results(count, places, results);
+        }
+    }
+    ONEPASS_APART void write_results(int count, const std::int64_t* places, const double* results) const {
         with_type(job_.out, [&](auto* null) {
             using To = std::remove_pointer_t<decltype(null)>;
-            for (std::int64_t r = begin; r < end; ++r) {
-                const Offsets at = row(r);
-                reinterpret_cast<To*>(y_)[at.y] = narrow_scalar<To>(reduce(reinterpret_cast<const T*>(x_row(at))));
-            }
+            for (int i = 0; i < count; ++i) reinterpret_cast<To*>(y_)[places[i]] = narrow_scalar<To>(results[i]);
         });
     }
 

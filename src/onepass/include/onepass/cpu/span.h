@@ -415,8 +415,8 @@ class Emitter {
     }
 
    private:
-    // The next `count` results.
-    void write(T* to, std::int64_t count) {
+    // The next `count` results: a head or a tail.
+    ONEPASS_APART void write(T* to, std::int64_t count) {
         const std::int64_t end = i_ + count;
         for (; i_ + W <= end; i_ += W, to += W) store(to, value_(i_));
         const int rest = static_cast<int>(end - i_);

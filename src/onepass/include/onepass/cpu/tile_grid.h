@@ -101,10 +101,7 @@ class TileGrid {
         if (y_direct_) return emit(reinterpret_cast<T*>(y) + offset, width, past_cache_, source);
         T* buffer = scratch_of<T>(Scratch::output, kMostColumns);
         emit(buffer, width, false, source);
-        with_type(job_.out, [&](auto* null) {
-            using To = std::remove_pointer_t<decltype(null)>;
-            convert_run(reinterpret_cast<To*>(y) + offset, packed_ ? 1 : job_.inner.y_stride, buffer, 1, width);
-        });
+        scatter(y, job_.out, offset, packed_ ? 1 : job_.inner.y_stride, buffer, width);
     }
 
     const Job& job_;

@@ -81,11 +81,7 @@ class Tiles : TileGrid<T> {
     const T* read(const Unit& u, std::int64_t d, int width, T* buffer) const {
         const std::int64_t offset = d * steps_ * job_.reduce[0].x_stride;
         if (x_direct_) return reinterpret_cast<const T*>(u.x) + offset;
-        with_type(job_.in, [&](auto* null) {
-            using From = std::remove_pointer_t<decltype(null)>;
-            convert_run(buffer, 1, reinterpret_cast<const From*>(u.x) + offset, packed_ ? 1 : job_.inner.x_stride,
-                        width);
-        });
+        gather(buffer, u.x, job_.in, offset, packed_ ? 1 : job_.inner.x_stride, width);
         return buffer;
     }
 
@@ -120,7 +116,8 @@ class Tiles : TileGrid<T> {
             exponentials_of_any<true>(u, begin, end, c, keep, beside);
         } else if (row_width(u, begin) >= W &&
                    !may_be_usual(load(read(u, begin, row_width(u, begin), input_buffer())))) {
-            exponentials_of_any<false>(u, begin, end, c, keep, beside);
+            for (std::int64_t d = begin; d < end; ++d) beside(d);
+            exponentials_of_any<false>(u, begin, end, c, keep, Nothing{});
         } else if (!exponentials_if_usual(u, begin, end, c, keep, beside)) {
             exponentials_of_any<false>(u, begin, end, c, keep, Nothing{});
         }
@@ -146,8 +143,8 @@ class Tiles : TileGrid<T> {
     }
 
     template <bool kWide, class Beside>
-    void exponentials_of_any(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
-                             Beside&& beside) const {
+    ONEPASS_APART void exponentials_of_any(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                                           Beside&& beside) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
@@ -309,7 +306,8 @@ class Tiles : TileGrid<T> {
         }
     }
 
-    void chunk_partials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
+    ONEPASS_APART void chunk_partials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
+                                      Partial* partial) const {
         switch (job_.op) {
             case Op::softmax: return states<false>(u, begin, end, c, partial);
             case Op::log_softmax:
@@ -325,7 +323,7 @@ class Tiles : TileGrid<T> {
     // ---- results ----
 
     // The epilogue's per-column constants from the totals.
-    void prepare(const Unit& u, const Partial* total, Columns<C>& c) const {
+    ONEPASS_APART void prepare(const Unit& u, const Partial* total, Columns<C>& c) const {
         for (int j = 0; j < u.width; ++j) {
             const int same = j - distinct(u);
             if (same >= 0) {
@@ -380,7 +378,8 @@ class Tiles : TileGrid<T> {
         Grid::write_row(u.y, d, width, InputSource<kSoftmax>{x, c});
     }
 
-    void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end, const Columns<C>& c) const {
+    ONEPASS_APART void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end,
+                                        const Columns<C>& c) const {
         for (std::int64_t d = end; d-- > begin;) {
             fetch(u, d - kAhead, u.width);
             job_.op == Op::softmax ? write_row_from_input<true>(u, d, c) : write_row_from_input<false>(u, d, c);
