@@ -135,10 +135,31 @@ def test_refused_with_a_reason(shape, device, tuning, reason):
         plan(shape, device, **tuning)
 
 
-def test_never_chosen_before_it_is_measured():
-    for rows, length in ((1, 128256), (128, 65536), (128, 262144), (4096, 65536)):
-        problem = make_problem("softmax", "float32", (rows, length), (1,))
-        assert make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).cluster == 1
+@pytest.mark.parametrize(
+    ("shape", "dtype", "blocks"),
+    [
+        # Few rows of 64 to 256 KiB: as many blocks each as are at work at once.
+        ((1, 32768), "float32", 8),
+        ((64, 32768), "float32", 8),
+        ((256, 32768), "float32", 4),
+        ((512, 32768), "float32", 2),
+        ((512, 65536), "bfloat16", 2),
+        ((8, 50257), "float32", 8),
+        # More rows, rows of another size, rows off the boundaries of packs.
+        ((1024, 32768), "float32", 1),
+        ((64, 8192), "float32", 1),
+        ((128, 16384), "float32", 1),
+        ((1, 128256), "float32", 1),
+        ((128, 262144), "float32", 1),
+        ((64, 50257), "float32", 1),
+        ((8, 128256), "bfloat16", 1),
+        ((8, 32768), "float64", 1),
+    ],
+)
+def test_chosen_where_it_was_measured_to_pay(shape, dtype, blocks):
+    problem = make_problem("softmax", dtype, shape, (1,))
+    assert make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).cluster == blocks
+    assert make_cuda_plan(problem, by_name("a100"), addresses=(0, 0)).cluster == 1
 
 
 @pytest.mark.parametrize("device", ["h200", "b200", "rtx5090"])

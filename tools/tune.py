@@ -65,6 +65,7 @@ def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[objec
         yield "block_uncached", {"threads": THREADS, "resident": (None, 1, 2, 3), "kept": (None, 0)}
     yield "split", {"staged": (False, True), "threads": THREADS[1:], "blocks": (None, *blocks)}
     yield "split", {"staged": (True,), "threads": THREADS[1:], "resident": (1, 2, 3, 4)}
+    yield "cluster", {"staged": (False, True), "threads": THREADS[2:], "blocks": (2, 4, 8, 16)}
     yield "stream", {"threads": THREADS[2:], "blocks": (None, *blocks)}
     yield "strided", {"threads": THREADS, "across": (None, 2, 4, 8, 16, 32), "staged": (None, False, True)}
     yield "strided_split", {"threads": THREADS[2:], "across": (None, 4, 8, 16, 32), "blocks": (None, *blocks)}

@@ -56,8 +56,22 @@ inline float exp2_approx(float x) {
     return y < 0x1p-126f ? 0 : y;
 }
 
+// As wrong as the hardware may be: by 1 ULP, either way.
+inline float reciprocal_approx(float x) {
+    const float y = 1 / x;
+    return y == 0 || y - y != 0 ? y : nextafterf(y, bits_of(x) % 5 < 2 ? 0 : 2 * y);
+}
+
 inline float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float min_nan(float a, float b) { return a < b || a != a ? a : b; }
+
+inline int max_of_warp(int x) {
+    for (int mask = 16; mask > 0; mask /= 2) {
+        const int other = static_cast<int>(__shfl_xor_sync(0xffffffffu, static_cast<unsigned>(x), mask));
+        x = x > other ? x : other;
+    }
+    return x;
+}
 
 // A copy is done when it is waited for, no sooner: until then there is NaN.
 template <int kBytes>

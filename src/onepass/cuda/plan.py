@@ -5,16 +5,19 @@ from __future__ import annotations
 from ..problem import GRADIENTS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
-from .plan_cluster import plan_cluster
+from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
 from .thresholds import (
     ACCESS_BYTES,
     BLOCK_REGISTERS,
+    FEW_ROWS_PER_MULTIPROCESSOR,
+    FEWER_ROWS_PER_MULTIPROCESSOR,
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
     LONE_THREADS,
+    LONG_LANE_PACKS,
     LOOP_THREADS,
     MANY_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
@@ -92,7 +95,9 @@ def make_cuda_plan(
     if algorithm in ("strided", "strided_split"):
         return plan_strided(choice)
     pack, alignment = _row_pack(choice)
-    shared = sharing_algorithm(choice, pack, alignment) if algorithm is None else algorithm
+    shared = algorithm
+    if algorithm is None:
+        shared = "cluster" if cluster_pays(choice, alignment) else sharing_algorithm(choice, pack, alignment)
     if shared in SPLIT_ALGORITHMS:
         return plan_split(choice, shared, pack, alignment)
     if shared == "cluster":
@@ -173,6 +178,11 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         if problem.op == "logsumexp" and packs * pack * choice.x_size > MOST_HELD_LOGSUMEXP[choice.x_size]:
             chosen = "online"
             choice.why.append("a running maximum and sum need the row once, wherever it waits")
+        elif _few_long_lanes(choice, packs, pack):
+            chosen = "block"
+            choice.why.append(
+                f"{problem.rows} rows would leave most of the GPU idle, a warp for each: a block for each"
+            )
         elif packs <= 32 * warp_packs:
             chosen = "warp"
             choice.why.append(f"a row of {problem.length} fits the registers of a warp: {limit} per lane")
@@ -204,6 +214,12 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     if chosen == "block":
         return _plan_block(choice, pack, alignment, packs)
     return _plan_loop(choice, chosen, pack, alignment, smem_bytes)
+
+
+def _few_long_lanes(choice: Choice, packs: int, pack: int) -> bool:
+    """Whether rows fit the registers of a warp, but are few and would keep each of its lanes busy for long."""
+    few = choice.problem.rows <= FEW_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return few and 32 * (LONG_LANE_PACKS - 1) < packs <= 32 * (WARP_REGISTERS // choice.registers_per_element // pack)
 
 
 def _rows_in_shared_memory(choice: Choice, smem_bytes: int) -> int:
@@ -251,6 +267,9 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
     roomy = not choice.elementwise or (problem.op == "log_softmax" and choice.x_size == 2)
     held = MOST_BLOCK_REGISTERS if roomy else BLOCK_REGISTERS
     per_thread = max(1, held // choice.registers_per_element // pack)
+    if _few_long_lanes(choice, packs, pack):
+        fewer = problem.rows <= FEWER_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+        per_thread = min(per_thread, 1 if fewer else 2)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
     per_thread = -(-packs // threads)

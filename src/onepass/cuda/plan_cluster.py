@@ -6,13 +6,43 @@ from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan
 from .plan_split import build_split, part_packs, split_registers, state_bytes
 from .team_cut import TeamCut, most_resident
 from .thresholds import (
+    BLOCK_REGISTERS,
+    CLUSTER_BLOCKS_PER_MULTIPROCESSOR,
+    CLUSTER_LENGTH,
     CLUSTER_REGISTERS,
     CLUSTER_RESIDENT,
+    CLUSTER_ROW_BYTES,
+    CLUSTER_ROWS_PER_MULTIPROCESSOR,
     CLUSTER_THREADS,
+    LONE_THREADS,
     LONG_CLUSTER_PACKS,
     LONG_CLUSTER_THREADS,
+    MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW,
+    MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW,
+    PORTABLE_CLUSTER,
     ceil_div,
+    floor_power,
 )
+
+
+def cluster_pays(choice: Choice, alignment: str) -> bool:
+    """Whether rows are of the size, and as few, that a cluster for each is faster than anything else."""
+    rows, length, multiprocessors = choice.problem.rows, choice.problem.length, choice.device.multiprocessors
+    if choice.device.most_clustered < PORTABLE_CLUSTER or not choice.elementwise or choice.kept_size > 4:
+        return False
+    if length * choice.kept_size < CLUSTER_ROW_BYTES or length > CLUSTER_LENGTH:
+        return False
+    if rows > CLUSTER_ROWS_PER_MULTIPROCESSOR * multiprocessors:
+        return False
+    if alignment != "whole" and rows > multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW:
+        return False
+    # Of 16-bit elements a thread of a block holds half as many registers' worth.
+    # A block holds rows of 16-bit elements of that size in shared memory.
+    held = LONE_THREADS * BLOCK_REGISTERS if choice.kept_size == 4 else 0
+    if length <= held and rows > multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW:
+        return False
+    choice.why.append(f"{rows} rows of {length * choice.kept_size} bytes: the blocks of a cluster share each")
+    return True
 
 
 def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
@@ -30,12 +60,11 @@ def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
             f"a row of {packs * pack * choice.kept_size} bytes does not fit the "
             f"{'registers' if choice.tuning.staged is False else 'shared memory'} of a cluster of {blocks or most}"
         )
-    # The fewest blocks that keep the GPU busy, and leave room for more than one on a multiprocessor: while one waits
-    # for its cluster, another loads.
-    multiprocessors, rows = choice.device.multiprocessors, choice.problem.rows
-    cut = next(
-        (cut for cut in cuts if rows * cut.blocks >= multiprocessors and cut.resident >= CLUSTER_RESIDENT), cuts[-1]
-    )
+    # As many blocks as are at work at once, and leave room for more than one on a multiprocessor: while one waits for
+    # its cluster, another loads.
+    at_once = CLUSTER_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors // max(1, choice.problem.rows)
+    fewest = min(PORTABLE_CLUSTER, floor_power(max(1, at_once)))
+    cut = next((cut for cut in cuts if cut.blocks >= fewest and cut.resident >= CLUSTER_RESIDENT), cuts[-1])
     if not choice.elementwise:
         return build_split(
             choice, "cluster", "split_reduce" if choice.problem.op in REDUCTIONS else "stream", pack, alignment, cut
@@ -67,7 +96,8 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
     registers = split_registers(choice, pack, CLUSTER_REGISTERS)
     held = of_a_thread <= registers.most_packs
     # Of slices in shared memory the next comes while this one is written.
-    staged = not held or choice.problem.rows * blocks > device.multiprocessors
+    at_once = 1 if choice.kept_size == 2 else CLUSTER_BLOCKS_PER_MULTIPROCESSOR
+    staged = not held or choice.problem.rows * blocks > at_once * device.multiprocessors
     if tuning.staged is not None:
         staged = tuning.staged
     if not staged:

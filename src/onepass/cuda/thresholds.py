@@ -14,6 +14,14 @@ WARP_REGISTERS = 32
 # written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
 BLOCK_REGISTERS = 16
 MOST_BLOCK_REGISTERS = 32
+# Rows that a warp could hold, but with so many packs a lane, are for a block where there are no more of them than this:
+# what one warp does in turn, several do at once, and fetch a quarter of the instructions. Each thread holds one pack of
+# them, or two where rows are more than the second number. Measured on an H200, November 2026, float32 rows of 1000 by
+# blocks of 256 and 128 against warps: 64 rows 4.6 for 5.2 us, 512 5.6 for 5.9, 2048 8.4 for 8.7, 4096 13.1 for 12.4; 8
+# rows of 512 4.3 for 4.5; bfloat16, 64 rows of 1000, 4.1 for 4.4.
+LONG_LANE_PACKS = 4
+FEW_ROWS_PER_MULTIPROCESSOR = 16
+FEWER_ROWS_PER_MULTIPROCESSOR = 4
 # What `algorithm=` and tuning may ask for.
 FORCED_WARP_REGISTERS = 64
 # A thread of a block that holds a row of a gradient, of two arrays: 16 elements of each in float32, which takes 55
@@ -128,6 +136,22 @@ CLUSTER_THREADS = 256
 LONG_CLUSTER_THREADS = 512
 LONG_CLUSTER_PACKS = 1 << 12
 CLUSTER_RESIDENT = 2
+# Rows of at least so many bytes, and no more elements than that, are for clusters, of no more blocks than every
+# device can place, where rows are few: the blocks need no way through L2 to tell each other two numbers. Measured on
+# an H200, November 2026, against one block or blocks that meet in memory, microseconds: float32 8x16384 5.6 for 6.8,
+# 8x32768 6.2 for 7.6, 64x32768 10.7 for 12.1, 256x32768 24.5 for 27.6, 512x32768 42.5 for 46.3, 8x65536 7.5 for 8.1,
+# 128x65536 24.8 for 26.3; bfloat16 8x32768 5.5 for 8.7, 64x32768 8.6 for 9.8, 512x65536 45.7 for 49.8. Not beyond:
+# 1024x32768, 8x128256, 128x131072 no gain.
+CLUSTER_ROW_BYTES = 64 << 10
+CLUSTER_LENGTH = 1 << 16
+CLUSTER_ROWS_PER_MULTIPROCESSOR = 4
+PORTABLE_CLUSTER = 8
+# Of rows that a block could hold in BLOCK_REGISTERS, or that start off the boundaries of packs, one for so many
+# multiprocessors: 64x16384 float32 8.5 for 8.4, 64x50257 no gain, but 8x50257 7.3 for 7.9.
+MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW = 2
+MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW = 8
+# As many blocks share a row as make so many on a multiprocessor, all of them at work at once.
+CLUSTER_BLOCKS_PER_MULTIPROCESSOR = 8
 # A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
 # with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
 FEW_REDUCED_PER_THREAD = 32

@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(kShape.threads) block(const __grid_constant__ 
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
         const auto row = Rows::at(job, r);
         Held<C, kShape.threads, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held;
+        held.fill(-kInfinity<C>);
         held.load(row.reader, row.cut, threadIdx.x);
         const C max = reduce(held.reduce(Max()), Max());
         const auto exponential = Rows::exponential_of(max);

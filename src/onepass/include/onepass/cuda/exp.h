@@ -140,7 +140,7 @@ __device__ __forceinline__ Anchor<V, true> anchor_at(typename ExpTable<V>::Compu
     using C = typename Table::Compute;
     const C shift = kExact || !(fabs(max) <= Table::kShiftLimit) ? max : C(0);
     const C m = max - shift;
-    const C k = kExact ? m : rint(m * Table::kLog2E);
+    const C k = kExact ? m : fma(m, Table::kLog2E, ExpTable<C>::kRound) - ExpTable<C>::kRound;
     return {shift, m - Table::kFloor, (Table::kRound + C(Table::kExponentBias + Table::kBias)) - k};
 }
 

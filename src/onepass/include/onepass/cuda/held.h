@@ -5,6 +5,7 @@
 #pragma once
 
 #include "pack.h"
+#include "reduce.h"
 #include "sum.h"
 
 namespace onepass::cuda {
@@ -15,22 +16,19 @@ class Held {
    public:
     using RowCut = Cut<N, kAlignment>;
 
+    // What the row does not fill keeps what it holds.
     template <class Reader>
     __device__ __forceinline__ void load(const Reader& reader, const RowCut& cut, int thread) {
+        const int64 first = cut.pack_column(thread);
+        const int whole = static_cast<int>(cut.packs);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
-            const int pack = k * kThreads + thread;
-            if (!kPadded || pack < cut.packs) {
-                reader.pack(cut.pack_column(pack), packs[k]);
-            } else {
-#pragma unroll
-                for (C& x : packs[k]) x = -kInfinity<C>;
-            }
+            if (!kPadded || k * kThreads + thread < whole) reader.pack(first + k * (kThreads * N), packs[k]);
         }
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {
             const int edge = k * kThreads + thread;
-            edges[k] = edge < cut.edges() ? reader.one(cut.edge_column(edge)) : -kInfinity<C>;
+            if (edge < cut.edges()) edges[k] = reader.one(cut.edge_column(edge));
         }
     }
 
@@ -51,12 +49,10 @@ class Held {
 
     template <class Combine>
     __device__ __forceinline__ C reduce(Combine combine) const {
-        C total = packs[0][0];
+        C totals[kPacks];
 #pragma unroll
-        for (const auto& pack : packs) {
-#pragma unroll
-            for (const C& x : pack) total = combine(total, x);
-        }
+        for (int k = 0; k < kPacks; ++k) totals[k] = in_pairs(packs[k], combine);
+        C total = in_pairs(totals, combine);
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) total = combine(total, edges[k]);
         return total;
@@ -71,12 +67,13 @@ class Held {
         return total;
     }
 
-    // The sum of the row's exponentials; kKeep: they take the row's place.
+    // The sum of the row's exponentials; kKeep: they take the row's place, and are added up plainly, as those of
+    // different threads are.
     template <bool kKeep, class F>
     __device__ __forceinline__ Sum<C> exponentials(F exponential) {
         if constexpr (kKeep) {
             transform(exponential);
-            return sum();
+            return {reduce(Add()), C(0)};
         } else {
             Held exponentials = *this;
             exponentials.transform(exponential);
@@ -107,10 +104,11 @@ class Held {
 
     template <class Writer>
     __device__ __forceinline__ void store(const Writer& writer, const RowCut& cut, int thread) const {
+        const int64 first = cut.pack_column(thread);
+        const int whole = static_cast<int>(cut.packs);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
-            const int pack = k * kThreads + thread;
-            if (!kPadded || pack < cut.packs) writer.pack(cut.pack_column(pack), packs[k]);
+            if (!kPadded || k * kThreads + thread < whole) writer.pack(first + k * (kThreads * N), packs[k]);
         }
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {

@@ -73,6 +73,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
+// 1 / x to 1 ULP, for normal numbers whose reciprocal is normal. Of 0 infinity, of infinity 0.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ float max_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
     float m;
@@ -90,6 +97,17 @@ __device__ __forceinline__ float min_nan(float a, float b) {
     return m;
 #else
     return a < b || a != a ? a : b;
+#endif
+}
+
+// The largest of a warp's 32, for every lane.
+__device__ __forceinline__ int max_of_warp(int x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, x);
+#else
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, mask));
+    return x;
 #endif
 }
 

@@ -61,6 +61,16 @@ __device__ __forceinline__ T shuffled(T value, Shuffle shuffle) {
     return __builtin_bit_cast(T, words);
 }
 
+// Integers in the order of floats, with NaN the largest: the hardware finds the largest of a warp's integers in one
+// step (sm_80 and later), that of its floats in five.
+__device__ __forceinline__ int in_order(float x) {
+    const int bits = __builtin_bit_cast(int, x);
+    return x != x ? 0x7fffffff : bits ^ (bits >> 31 & 0x7fffffff);
+}
+__device__ __forceinline__ float from_order(int place) {
+    return __builtin_bit_cast(float, place ^ (place >> 31 & 0x7fffffff));
+}
+
 // Every lane of a group of kLanes neighbours gets the total. The butterfly: each step pairs lanes whose numbers differ
 // in one bit, and both compute the same, since the combination is commutative. All lanes of the warp take part.
 template <int kLanes, class T, class Combine>
@@ -70,6 +80,16 @@ __device__ __forceinline__ T all_reduce_lanes(T value, Combine combine) {
         value = combine(value, shuffled(value, [=](unsigned w) { return __shfl_xor_sync(kAllLanes, w, mask); }));
     }
     return value;
+}
+
+// The largest of a group's values.
+template <int kLanes, class C>
+__device__ __forceinline__ C all_max_lanes(C value) {
+    if constexpr (kLanes == kWarpLanes && kSame<C, float>) {
+        return from_order(ptx::max_of_warp(in_order(value)));
+    } else {
+        return all_reduce_lanes<kLanes>(value, Max());
+    }
 }
 
 // The first lane of the group gets the total; what the others get is of no use.
@@ -107,18 +127,31 @@ class BlockReduce {
 
     template <class T, class Combine>
     __device__ __forceinline__ T operator()(T value, Combine combine) {
+        if constexpr (kSame<Combine, Max> && kSame<T, float>) {
+            const auto largest = [](int place) { return ptx::max_of_warp(place); };
+            return from_order(in_two_levels(in_order(value), largest, largest));
+        } else {
+            return in_two_levels(
+                value, [=](T x) { return all_reduce_lanes<kWarpLanes>(x, combine); },
+                [=](T x) { return all_reduce_lanes<kWarps>(x, combine); });
+        }
+    }
+
+   private:
+    // over_lanes: of a warp's values; over_warps: of the warps' totals, of which lane i has that of warp i % kWarps.
+    template <class T, class OverLanes, class OverWarps>
+    __device__ __forceinline__ T in_two_levels(T value, OverLanes over_lanes, OverWarps over_warps) {
         static_assert(sizeof(T) <= sizeof(Slot) && alignof(T) <= alignof(Slot));
-        value = all_reduce_lanes<kWarpLanes>(value, combine);
+        value = over_lanes(value);
         if constexpr (kWarps == 1) return value;
         Slot* slot = scratch_.slot[turn_];
         turn_ ^= 1;
         const int lane = threadIdx.x % kWarpLanes;
         if (lane == 0) *reinterpret_cast<T*>(slot + threadIdx.x / kWarpLanes) = value;
         __syncthreads();
-        return all_reduce_lanes<kWarps>(*reinterpret_cast<const T*>(slot + lane % kWarps), combine);
+        return over_warps(*reinterpret_cast<const T*>(slot + lane % kWarps));
     }
 
-   private:
     Scratch& scratch_;
     int turn_ = 0;
 };

@@ -50,8 +50,9 @@ struct Softmax {
 
     template <class V, bool kMasked, class C>
     static __device__ __forceinline__ auto finish(C max, const Exponential<V>& exponential, Sum<C> sum) {
-        // The reciprocal in two parts: high, and what is missing.
-        C high = C(1) / sum.high;
+        // The reciprocal in two parts: high, and what is missing. For 16-bit results divided: with the approximation,
+        // block_smem of bfloat16 spills on sm_90.
+        C high = kSame<V, Coarse> ? C(1) / sum.high : reciprocal(sum.high);
         C low = (fma(-high, sum.high, C(1)) - high * sum.low) * high;
         if (kMasked && max == -kInfinity<C>) high = low = C(0);
         return Applied<V, SoftmaxOp<V, true>>{{exponential.anchor, V(high), V(low)}};

@@ -39,17 +39,23 @@ struct Sum {
     __device__ __forceinline__ C value() const { return low == low ? high + low : high; }
 };
 
-// A pack, in pairs: the depth of the additions, and with it their error, is the logarithm of N.
-template <int N, class C>
-__device__ __forceinline__ C sum_of(const C (&terms)[N]) {
+// A few terms combined in pairs: what waits for what, and the error of additions, is the logarithm of N.
+template <int N, class C, class Combine>
+__device__ __forceinline__ C in_pairs(const C (&terms)[N], const Combine& combine) {
     if constexpr (N == 1) {
         return terms[0];
     } else {
-        C pairs[N / 2];
+        constexpr int kHalf = (N + 1) / 2;
+        C pairs[kHalf];
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) pairs[i] = terms[i] + terms[i + N / 2];
-        return sum_of(pairs);
+        for (int i = 0; i < kHalf; ++i) pairs[i] = i + kHalf < N ? combine(terms[i], terms[i + kHalf]) : terms[i];
+        return in_pairs(pairs, combine);
     }
+}
+
+template <int N, class C>
+__device__ __forceinline__ C sum_of(const C (&terms)[N]) {
+    return in_pairs(terms, [](C a, C b) { return a + b; });
 }
 
 // The sum of a few terms that are at hand together: plainly in pairs within groups of kGroup, which takes one addition

@@ -107,6 +107,10 @@ __device__ __forceinline__ void narrow_pair(double first, double second, Out& to
     to_second = narrow<Out>(second);
 }
 
+// Of float32 to 1 ULP, of numbers far from the ends of its range.
+__device__ __forceinline__ float reciprocal(float x) { return ptx::reciprocal_approx(x); }
+__device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
+
 // NaN if either is one.
 __device__ __forceinline__ float max_or_nan(float a, float b) { return ptx::max_nan(a, b); }
 __device__ __forceinline__ double max_or_nan(double a, double b) { return a > b || a != a ? a : b; }

@@ -42,15 +42,14 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
 
 #pragma unroll
         for (int r = 0; r < R; ++r) {
+            held[r].fill(-kInfinity<C>);
             if (first + r < job.rows) {
                 row[r] = Rows::at(job, first + r);
                 held[r].load(row[r].reader, row[r].cut, lane);
-            } else {
-                held[r].fill(-kInfinity<C>);
             }
         }
 #pragma unroll
-        for (int r = 0; r < R; ++r) max[r] = reduce(held[r].reduce(Max()), Max());
+        for (int r = 0; r < R; ++r) max[r] = all_max_lanes<kShape.lanes>(held[r].reduce(Max()));
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             sum[r] = total_of<Op>(held[r].template exponentials<Op::kKeepsExponentials>(Rows::exponential_of(max[r])),
