@@ -143,6 +143,7 @@ def test_refused_with_a_reason(shape, device, tuning, reason):
         ((64, 32768), "float32", 8),
         ((256, 32768), "float32", 4),
         ((512, 32768), "float32", 2),
+        ((128, 32768), "bfloat16", 8),
         ((512, 65536), "bfloat16", 2),
         ((8, 50257), "float32", 8),
         # More rows, rows of another size, rows off the boundaries of packs.

@@ -96,6 +96,8 @@ EXPLAINED = {
     "49152x1024": ("warp", "32 lanes per row, 8 x packs of 4", "read once, and no barrier"),
     "49152x33": ("warp", "one element", "short rows off the boundaries"),
     "64x1000": ("block", "a block of 256 per row", "would leave most of the GPU idle"),
+    "1024x1000": ("block", "a block of 128 per row, 2 x packs of 4 each", "would leave most of the GPU idle"),
+    "4096x1000": ("warp", "32 lanes per row, 8 x packs of 4 each", "fits the registers of a warp"),
     "1024x32768": ("block", "1024 per row", "fits the registers of a block"),
     "128x32728": ("cluster", "8 blocks of 256 per row, 4 x packs of 4 each", "128 rows of 130912 bytes"),
     "4096x20000": ("block_smem", "80000 bytes of shared memory", "takes 80000 of the 232448 bytes"),

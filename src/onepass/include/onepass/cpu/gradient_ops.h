@@ -82,7 +82,7 @@ struct LogSoftmaxGradient {
     using Table = ExpTable<C>;
 
     // dy less the product where that may be subnormal, dx elsewhere.
-    __attribute__((noinline)) VecF subtract_small(VecF e, VecF dy, VecF dx) const {
+    ONEPASS_APART VecF subtract_small(VecF e, VecF dy, VecF dx) const {
         const VecF product = scaled_small(e, k[kFactor], 0.0f);
         const VecF small = k[kMinus].v < VecF(0.0f).v ? (dy - product).v : (dy + product).v;
         const auto limit = kSubnormalProduct - bit_cast<VecF::Bits>(k[kFactor].v);
@@ -90,7 +90,7 @@ struct LogSoftmaxGradient {
     }
     static VecD subtract_small(VecD, VecD, VecD dx) { return dx; }
 
-    __attribute__((noinline)) Vec<C> mended(Vec<C> dx, Vec<C> y, Vec<C> dy) const {
+    ONEPASS_APART Vec<C> mended(Vec<C> dx, Vec<C> y, Vec<C> dy) const {
         for (int i = 0; i < kLanes<C>; ++i) {
             if (!(y.v[i] > kMostAbove<C>)) continue;
             dx.v[i] = static_cast<C>(static_cast<double>(dy.v[i]) -
@@ -144,7 +144,7 @@ struct LogsumexpGradient {
         const double octaves = __builtin_rint(log_of_anchor<C>(0, anchor.magic.v[0]) * kLog2E);
         return (octaves * Table::kLn2High - (lse - shift)) + octaves * Table::kLn2Low;
     }
-    __attribute__((noinline)) Vec<C> mended(Vec<C> dx, Vec<C> x) const {
+    ONEPASS_APART Vec<C> mended(Vec<C> dx, Vec<C> x) const {
         for (int i = 0; i < kLanes<C>; ++i) {
             if (!(x.v[i] > k[kLimit].v[i])) continue;
             const auto lse = static_cast<double>(k[kLse].v[i]);

@@ -7,9 +7,10 @@
 #define ONEPASS_INLINE __attribute__((always_inline)) inline
 
 // On a lambda that is the body of an inner loop: left to itself the compiler may call it, with its sums in memory.
+#define ONEPASS_INLINE_BODY __attribute__((always_inline))
+
 // What is away from the hot loop, and would otherwise be compiled again wherever it is called.
 #define ONEPASS_APART __attribute__((noinline))
-#define ONEPASS_INLINE_BODY __attribute__((always_inline))
 
 namespace onepass {
 

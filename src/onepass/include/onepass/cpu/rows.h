@@ -132,18 +132,21 @@ class Rows {
         if constexpr (kSoftmax) {
             if (anchor.shift.v[0] != 0) return shifted_exponentials(x, n, anchor, keep);
             const Anchor<Vec<C>, false> unshifted{anchor.shift, anchor.floor, anchor.magic};
-            const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, unshifted); };
-            return sum_exp<false, true>(x, n, exponential, keep, beside);
+            return exponentials_at<true>(x, n, unshifted, keep, beside);
         } else {
-            const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, anchor); };
-            return sum_exp<true, false>(x, n, exponential, keep, beside);
+            return exponentials_at<false>(x, n, anchor, keep, beside);
         }
     }
     // Of a row with huge numbers: what may be done beside it waits.
     ONEPASS_APART static double shifted_exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor,
                                                      C* keep) {
+        return exponentials_at<true>(x, n, anchor, keep, Nothing{});
+    }
+    template <bool kSoftmax, bool kShifted, class Beside>
+    ONEPASS_INLINE static double exponentials_at(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor,
+                                                 C* keep, Beside&& beside) {
         const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, anchor); };
-        return sum_exp<false, true>(x, n, exponential, keep, Nothing{});
+        return sum_exp<!kSoftmax, kSoftmax>(x, n, exponential, keep, beside);
     }
 
     // A row that is gathered, converted or scattered on the way.

@@ -16,7 +16,7 @@ inline namespace ONEPASS_ISA {
 // product is subnormal: low, which has the other bits of a float64, is at least 2^-53 of high.
 constexpr std::uint32_t kSmallProduct = std::uint32_t{254 - 72} << 23;
 
-__attribute__((noinline)) inline VecF scaled_small(VecF e, VecF high, VecF low) {
+ONEPASS_APART inline VecF scaled_small(VecF e, VecF high, VecF low) {
     const VecF zero = 0.0f, up = 0x1p120f, down = 0x1p-120f, smallest = 0x1p-126f;
     const auto small = bit_cast<VecF::Bits>(e.v) < kSmallProduct - bit_cast<VecF::Bits>(high.v);
     const VecF large = small ? zero.v : e.v;

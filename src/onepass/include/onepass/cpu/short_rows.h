@@ -135,7 +135,7 @@ class ShortRows : RowBatches<T> {
         return sum;
     }
 
-    __attribute__((noinline)) void softmax_sums_of_any(const Batch& b, C* e, double (&sum)[W]) const {
+    ONEPASS_APART void softmax_sums_of_any(const Batch& b, C* e, double (&sum)[W]) const {
         const auto anchors = anchor_at(tops(b), false);
         V part[W], unused = C(0);
         for (int r = 0; r < b.count; ++r) {
