@@ -30,7 +30,7 @@ _FLAGS = (
     "-Wno-unknown-pragmas",
 )
 _VARIANTS = {
-    "plain": ("-O1", "-fsanitize=alignment", "-fno-sanitize-recover=alignment"),
+    "plain": ("-Og", "-fsanitize=alignment", "-fno-sanitize-recover=alignment"),
     "thread": ("-O1", "-fsanitize=thread", "-DCUSIM_TSAN", "-Wno-tsan"),
     "address": ("-O1", "-fsanitize=address,alignment", "-fno-sanitize-recover=all", "-DCUSIM_ASAN"),
 }

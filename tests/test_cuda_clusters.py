@@ -146,6 +146,13 @@ def test_refused_with_a_reason(shape, device, tuning, reason):
         ((128, 32768), "bfloat16", 8),
         ((512, 65536), "bfloat16", 2),
         ((8, 50257), "float32", 8),
+        # Rows of which shared memory has room for two: two blocks each, and their registers.
+        ((4096, 20000), "float32", 2),
+        ((600, 24001), "float32", 2),
+        ((4096, 17000), "float32", 1),
+        ((4096, 26000), "float32", 1),
+        ((4096, 40000), "bfloat16", 1),
+        ((512, 32768), "bfloat16", 1),
         # More rows, rows of another size, rows off the boundaries of packs.
         ((1024, 32768), "float32", 1),
         ((64, 8192), "float32", 1),

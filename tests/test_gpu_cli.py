@@ -100,7 +100,12 @@ EXPLAINED = {
     "4096x1000": ("warp", "32 lanes per row, 8 x packs of 4 each", "fits the registers of a warp"),
     "1024x32768": ("block", "1024 per row", "fits the registers of a block"),
     "128x32728": ("cluster", "8 blocks of 256 per row, 4 x packs of 4 each", "128 rows of 130912 bytes"),
-    "4096x20000": ("block_smem", "80000 bytes of shared memory", "takes 80000 of the 232448 bytes"),
+    "4096x17000": ("block_smem", "68000 bytes of shared memory", "takes 68000 of the 232448 bytes"),
+    "4096x20000": (
+        "cluster",
+        "2 blocks of 512 per row, 5 x packs of 4 each, in registers",
+        "a pair of blocks for each",
+    ),
     "8192x40000": ("split", "1 block of 1024 per row, 12 x packs of 4 each", "holds one row of 160000 bytes"),
     "600x40000": ("split", "3 blocks of 256 per row, 16 x packs of 4 each", "holds one row of 160000 bytes"),
     "128x262144": ("split", "11 blocks of 512 per row", "98304 bytes of shared memory each, 3 parts: read once"),

@@ -65,6 +65,18 @@ inline float reciprocal_approx(float x) {
 inline float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float min_nan(float a, float b) { return a < b || a != a ? a : b; }
 
+inline constexpr bool kComparesPairs = true;
+inline unsigned max_half_pair(unsigned a, unsigned b) {
+    const auto of = [](unsigned short x, unsigned short y) { return to_half(max_nan(from_half(x), from_half(y))); };
+    return of(a, b) | static_cast<unsigned>(of(a >> 16, b >> 16)) << 16;
+}
+inline unsigned max_bfloat16_pair(unsigned a, unsigned b) {
+    const auto of = [](unsigned x, unsigned y) {
+        return to_bfloat16(max_nan(__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, y << 16)));
+    };
+    return of(a, b) | static_cast<unsigned>(of(a >> 16, b >> 16)) << 16;
+}
+
 inline int max_of_warp(int x) {
     for (int mask = 16; mask > 0; mask /= 2) {
         const int other = static_cast<int>(__shfl_xor_sync(0xffffffffu, static_cast<unsigned>(x), mask));

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan
+from dataclasses import replace
+
+from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Tuning
 from .plan_split import build_split, part_packs, split_registers, state_bytes
 from .team_cut import TeamCut, most_resident
 from .thresholds import (
@@ -14,11 +16,14 @@ from .thresholds import (
     CLUSTER_ROW_BYTES,
     CLUSTER_ROWS_PER_MULTIPROCESSOR,
     CLUSTER_THREADS,
+    CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR,
     LONE_THREADS,
     LONG_CLUSTER_PACKS,
     LONG_CLUSTER_THREADS,
     MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW,
     MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW,
+    PAIR_THREADS,
+    PAIRED_ROWS_PER_MULTIPROCESSOR,
     PORTABLE_CLUSTER,
     ceil_div,
     floor_power,
@@ -36,6 +41,13 @@ def cluster_pays(choice: Choice, alignment: str) -> bool:
         return False
     if alignment != "whole" and rows > multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW:
         return False
+    fit = choice.device.shared_per_multiprocessor // (length * choice.kept_size)
+    if (
+        choice.kept_size == 2
+        and fit > PAIRED_ROWS_PER_MULTIPROCESSOR
+        and rows > CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR * multiprocessors
+    ):
+        return False
     # Of 16-bit elements a thread of a block holds half as many registers' worth.
     # A block holds rows of 16-bit elements of that size in shared memory.
     held = LONE_THREADS * BLOCK_REGISTERS if choice.kept_size == 4 else 0
@@ -43,6 +55,29 @@ def cluster_pays(choice: Choice, alignment: str) -> bool:
         return False
     choice.why.append(f"{rows} rows of {length * choice.kept_size} bytes: the blocks of a cluster share each")
     return True
+
+
+def pair_pays(choice: Choice) -> bool:
+    """Whether two blocks that hold a row in their registers are faster than one that keeps it in shared memory."""
+    length, device = choice.problem.length, choice.device
+    return (
+        choice.tuning == Tuning()
+        and device.most_clustered > 1
+        and choice.elementwise
+        and choice.x_size == choice.kept_size == 4
+        and choice.registers_per_element == 1
+        and LONE_THREADS * BLOCK_REGISTERS < length <= 2 * PAIR_THREADS * CLUSTER_REGISTERS[4]
+        and device.shared_per_multiprocessor // (length * choice.x_size) == PAIRED_ROWS_PER_MULTIPROCESSOR
+    )
+
+
+def plan_pair(choice: Choice, pack: int, alignment: str) -> CudaPlan:
+    """A cluster of two blocks for each row."""
+    choice.why.append(
+        f"a multiprocessor's memory has room for {PAIRED_ROWS_PER_MULTIPROCESSOR} rows: a pair of blocks for each"
+    )
+    tuning = Tuning(blocks=2, threads=PAIR_THREADS, staged=False)
+    return plan_cluster(replace(choice, tuning=tuning), pack, alignment)
 
 
 def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:

@@ -150,8 +150,16 @@ PORTABLE_CLUSTER = 8
 # multiprocessors: 64x16384 float32 8.5 for 8.4, 64x50257 no gain, but 8x50257 7.3 for 7.9.
 MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW = 2
 MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW = 8
+# More than so many rows of 16-bit elements on a multiprocessor whose shared memory has room for three are not for
+# clusters: H200, November 2026, 512x32768 bfloat16 22.6 us by block_smem for 24.5.
+CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR = 2
 # As many blocks share a row as make so many on a multiprocessor, all of them at work at once.
 CLUSTER_BLOCKS_PER_MULTIPROCESSOR = 8
+# Of long float32 rows of which shared memory has room for two, two blocks that hold one in their registers are faster
+# than one each. H200, November 2026, us: 4096x20000 177 for 210, 4096x24001 214 for 257; where there is room for three
+# not: 4096x17000 163 for 157.
+PAIRED_ROWS_PER_MULTIPROCESSOR = 2
+PAIR_THREADS = 512
 # A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
 # with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
 FEW_REDUCED_PER_THREAD = 32

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kShape.threads) block(const __grid_constant__ 
         held.fill(-kInfinity<C>);
         held.load(row.reader, row.cut, threadIdx.x);
         const C max = reduce(held.reduce(Max()), Max());
-        const auto exponential = Rows::exponential_of(max);
+        const auto exponential = Rows::exponential_of(max, [&](auto transform) { held.transform(transform); });
         const Sum<C> sum = total_of<Op>(held.template exponentials<Op::kKeepsExponentials>(exponential), reduce);
         held.template write<Op>(Rows::finish(max, exponential, sum), row.writer, row.cut, threadIdx.x);
     }

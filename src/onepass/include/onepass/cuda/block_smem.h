@@ -5,6 +5,7 @@
 // belongs to the same thread for every row, however the row is cut.
 #pragma once
 
+#include "pack_max.h"
 #include "reduce.h"
 #include "row.h"
 
@@ -32,9 +33,7 @@ struct KeptRow {
 
         template <int N>
         __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
-            const auto from = load_shared<N>(pack_at(column));
-#pragma unroll
-            for (int i = 0; i < N; ++i) to[i] = widen<C>(from.at[i]);
+            load_shared(pack_at(column), to);
         }
     };
 
@@ -45,23 +44,44 @@ struct KeptRow {
     template <int N>
     __device__ __forceinline__ void keep(int64 column, const C (&values)[N]) const {
         if constexpr (N == RowCut::kPack) {
-            typename Pack<Kept, N>::Elements elements;
-#pragma unroll
-            for (int i = 0; i < N; ++i) elements.at[i] = narrow<Kept>(values[i]);
-            store_shared<N>(reader.pack_at(column), elements);
+            store_shared(reader.pack_at(column), values);
         } else {
             *reader.edge_at(column) = narrow<Kept>(values[0]);
         }
     }
 };
 
+// Brings a row into its place, by kThreads threads, and returns the largest of this thread's elements.
+template <int kThreads, class Row, class Kept, class C, class RowCut>
+__device__ __forceinline__ C keep_row(const Row& row, const KeptRow<Kept, C, RowCut>& kept) {
+    constexpr int N = RowCut::kPack;
+    PackMax<Kept, C> max;
+    const auto keep = [&](int64 column, auto& values) {
+        kept.keep(column, values);
+        max.push(values);
+    };
+    if constexpr (decltype(row.reader)::kAsRead) {
+        const auto load = [&](int64 column) { return load_words<N>(row.reader.x + column); };
+        for_each_pack<kThreads, kInFlight>(row.cut, threadIdx.x, load, [&](int64 column, auto& words) {
+            store_shared_words<N>(kept.reader.pack_at(column), words);
+            max.template push<N>(words);
+        });
+        for_each_edge<kThreads>(row, threadIdx.x, keep);
+    } else {
+        for_each<kThreads, N>(row, threadIdx.x, keep);
+    }
+    return max.value();
+}
+
 template <class Op, class In, class Out, BlockSmem kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads)
     block_smem(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
     using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
+    using V = typename Rows::V;
     using Kept = choose<kSame<Load, Direct>, In, C>;
     using Reduce = BlockReduce<kShape.threads>;
+    constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;  // the exponentials take the row's place
     constexpr int T = kShape.threads;
     constexpr int N = kShape.pack;
     constexpr int kAhead = 2;  // shared memory is near, and 1024 threads have 64 registers each
@@ -73,23 +93,30 @@ __global__ void __launch_bounds__(kShape.threads)
         const auto row = Rows::at(job, r);
         const KeptRow<Kept, C, typename Rows::RowCut> kept{{reinterpret_cast<Kept*>(memory), row.cut}, row.cut};
 
-        C max = -kInfinity<C>;
-        for_each<T, N>(row, threadIdx.x, [&](int64 column, auto& values) {
-            kept.keep(column, values);
-            for (C x : values) max = Max()(max, x);
+        const C max = reduce(keep_row<T>(row, kept), Max());
+        const auto exponential = Rows::exponential_of(max, [&](auto transform) {
+            for_each<T, N, 1>(kept, threadIdx.x, [&](int64 column, auto& values) {
+                for (C& x : values) x = transform(x);
+                kept.keep(column, values);
+            });
         });
-        max = reduce(max, Max());
-
-        const auto exponential = Rows::exponential_of(max);
         auto sum = Sum<C>::identity();
-        for_each<T, N, kAhead>(kept, threadIdx.x,
-                               [&](int64, auto& values) { sum.add(sum_of_each(values, exponential)); });
+        for_each<T, N, kAhead>(kept, threadIdx.x, [&](int64 column, auto& values) {
+#pragma unroll
+            for (C& x : values) x = exponential(x);
+            if constexpr (kKeep) kept.keep(column, values);
+            add_to<Op, V>(sum, sum_of(values));
+        });
         sum = total_of<Op>(sum, reduce);
 
         const auto result = Rows::finish(max, exponential, sum);
         if constexpr (Op::kElementwise) {
             for_each<T, N, kAhead>(kept, threadIdx.x, [&](int64 column, auto& values) {
-                write_results(row.writer, column, values, result);
+                if constexpr (kKeep) {
+                    write_results(row.writer, column, values, [&](C e) { return result.normalize(e); });
+                } else {
+                    write_results(row.writer, column, values, result);
+                }
             });
         } else {
             if (threadIdx.x == 0) row.writer.one(0, result);

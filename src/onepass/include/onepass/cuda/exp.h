@@ -31,6 +31,8 @@ struct Coarse {
     friend __device__ __forceinline__ Coarse fma(Coarse a, Coarse b, Coarse c) {
         return ::fma(a.value, b.value, c.value);
     }
+    // e * (high + low): the second product would not be seen.
+    friend __device__ __forceinline__ Coarse scaled(Coarse e, Coarse high, Coarse) { return e * high; }
 };
 
 // What exponentials of a row are computed in: as precise as the result can show.
@@ -105,10 +107,11 @@ namespace onepass {
 inline namespace ONEPASS_ISA {  // where ops.h looks for it
 
 // exp(x - anchor) * 2^kBias for V = float, double. NaN gives NaN.
-template <class V>
-__device__ __forceinline__ V exp_anchored(V x, const Anchor<V, true>& anchor) {
+template <class V, bool kShifted>
+__device__ __forceinline__ V exp_anchored(V x, const Anchor<V, kShifted>& anchor) {
     using Table = cuda::ExpTable<V>;
-    x = fmax(x - anchor.shift, anchor.floor);
+    if constexpr (kShifted) x = x - anchor.shift;
+    x = fmax(x, anchor.floor);
     const V t = fma(x, Table::kLog2E, anchor.magic);
     const V n = t - anchor.magic;
     V r = fma(n, -Table::kLn2High, x);
@@ -128,17 +131,28 @@ __device__ __forceinline__ V exp_anchored(V x, const Anchor<V, true>& anchor) {
 
 namespace onepass::cuda {
 
-__device__ __forceinline__ Coarse exp_anchored(Coarse x, const Anchor<Coarse, true>& anchor) {
-    return ptx::exp2_approx(::fma(x.value - anchor.shift.value, ExpTable<Coarse>::kLog2E, anchor.magic.value));
+template <bool kShifted>
+__device__ __forceinline__ Coarse exp_anchored(Coarse x, const Anchor<Coarse, kShifted>& anchor) {
+    if constexpr (kShifted) x = x - anchor.shift;
+    return ptx::exp2_approx(::fma(x.value, ExpTable<Coarse>::kLog2E, anchor.magic.value));
+}
+
+// What has to be subtracted from a row with this maximum before its exponentials are computed: 0, unless it is huge,
+// infinite or NaN.
+template <class V>
+__device__ __forceinline__ typename ExpTable<V>::Compute shift_of(typename ExpTable<V>::Compute max) {
+    return fabs(max) <= ExpTable<V>::kShiftLimit ? 0 : max;
 }
 
 // The anchor for a row with this maximum; NaN and infinities give one whose exponentials are NaN. kExact: the maximum
-// itself, so that its own exponential is exactly 1 (what logarithms need); else the nearest power of two.
-template <class V, bool kExact>
-__device__ __forceinline__ Anchor<V, true> anchor_at(typename ExpTable<V>::Compute max) {
+// itself, so that its own exponential is exactly 1 (what logarithms need); else the nearest power of two. Not kShifted:
+// shift_of has been subtracted from the row.
+template <class V, bool kExact, bool kShifted = true>
+__device__ __forceinline__ Anchor<V, kShifted> anchor_at(typename ExpTable<V>::Compute max) {
     using Table = ExpTable<V>;
     using C = typename Table::Compute;
-    const C shift = kExact || !(fabs(max) <= Table::kShiftLimit) ? max : C(0);
+    static_assert(kShifted || !kExact);
+    const C shift = kExact ? max : kShifted ? shift_of<V>(max) : C(0);
     const C m = max - shift;
     const C k = kExact ? m : fma(m, Table::kLog2E, ExpTable<C>::kRound) - ExpTable<C>::kRound;
     return {shift, m - Table::kFloor, (Table::kRound + C(Table::kExponentBias + Table::kBias)) - k};

@@ -24,15 +24,15 @@ struct GradientBlockSmem {
 inline constexpr int kWholeRow = -1;
 
 // Some of a row's packs, in either order, with the row's edges or without.
-template <class RowCut>
+template <class RowCut, bool kWithEdges>
 struct Section {
+    static constexpr int kMostEdges = kWithEdges ? RowCut::kMostEdges : 0;
     const RowCut& row;
     int64 packs;
     int64 first;
     int64 step;
-    int edge_count;
 
-    __device__ __forceinline__ int edges() const { return edge_count; }
+    __device__ __forceinline__ int edges() const { return kWithEdges ? row.edges() : 0; }
     __device__ __forceinline__ int64 pack_column(int64 pack) const { return row.pack_column(first + step * pack); }
     __device__ __forceinline__ int64 edge_column(int edge) const { return row.edge_column(edge); }
 };
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         const auto waiting = Kept::at(memory, row_packs, cut);
         const int64 kept = cut.packs < row_packs ? cut.packs : row_packs;
         const int64 rest = cut.packs - kept;
-        const Section<RowCut> kept_section{cut, kept, 0, 1, cut.edges()};
+        const Section<RowCut, true> kept_section{cut, kept, 0, 1};
+        using Rest = Section<RowCut, false>;
 
         auto mine = Sum<C>::identity();
         for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{row.reader, kept_section}, threadIdx.x,
@@ -67,14 +68,14 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                                                   mine.add(sum_of_terms<Op>(values));
                                               });
         if constexpr (kShape.kept != kWholeRow) {
-            add_terms<Op, T, N>(RowPart{row.reader, Section<RowCut>{cut, rest, kept, 1, 0}}, mine);
+            add_terms<Op, T, N>(RowPart{row.reader, Rest{cut, rest, kept, 1}}, mine);
         }
         const C sum = reduce(mine.value(), Add());
 
         const auto write = [&](int64 column, auto& values) { write_gradients<Op>(row.writer, column, values, sum); };
         if constexpr (kShape.kept != kWholeRow) {
-            for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{row.reader, Section<RowCut>{cut, rest, cut.packs - 1, -1, 0}},
-                                                  threadIdx.x, write);
+            for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{row.reader, Rest{cut, rest, cut.packs - 1, -1}}, threadIdx.x,
+                                                  write);
         }
         for_each<T, N, kInFlightOfBoth<C, N>>(RowPart{waiting.reader(), kept_section}, threadIdx.x, write);
     }

@@ -29,9 +29,7 @@ struct Source {
     template <int N>
     __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
         if constexpr (kWide) {
-            const auto from = load_pack<N>(x + column);
-#pragma unroll
-            for (int i = 0; i < N; ++i) to[i] = widen<C>(from.at[i]);
+            load_pack(x + column, to);
         } else {
 #pragma unroll
             for (int i = 0; i < N; ++i) to[i] = one(column + i);

@@ -82,22 +82,22 @@ struct GradientSteps {
 
     // A thread reads back only what it has kept itself: no barrier.
     __device__ __forceinline__ void keep(int64 step, const Both<C> (&values)[N]) const {
-        typename Pack<Dy, N>::Elements dy;
-        typename Pack<Saved, N>::Elements saved;
+        C dy[N], saved[N];
 #pragma unroll
-        for (int i = 0; i < N; ++i) {  // exact: they have been widened from there
-            dy.at[i] = narrow<Dy>(values[i].dy);
-            saved.at[i] = narrow<Saved>(values[i].saved);
+        for (int i = 0; i < N; ++i) {
+            dy[i] = values[i].dy;
+            saved[i] = values[i].saved;
         }
-        store_shared<N>(dy_kept + (step - begin) * Part::kTileRows, dy);
-        store_shared<N>(saved_kept + (step - begin) * Part::kTileRows, saved);
+        store_shared(dy_kept + (step - begin) * Part::kTileRows, dy);
+        store_shared(saved_kept + (step - begin) * Part::kTileRows, saved);
     }
 
     __device__ __forceinline__ void read_kept(int64 step, Both<C> (&to)[N]) const {
-        const auto dy = load_shared<N>(dy_kept + (step - begin) * Part::kTileRows);
-        const auto saved = load_shared<N>(saved_kept + (step - begin) * Part::kTileRows);
+        C dy[N], saved[N];
+        load_shared(dy_kept + (step - begin) * Part::kTileRows, dy);
+        load_shared(saved_kept + (step - begin) * Part::kTileRows, saved);
 #pragma unroll
-        for (int i = 0; i < N; ++i) to[i] = {widen<C>(dy.at[i]), widen<C>(saved.at[i])};
+        for (int i = 0; i < N; ++i) to[i] = {dy[i], saved[i]};
     }
 };
 

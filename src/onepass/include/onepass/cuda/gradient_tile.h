@@ -50,9 +50,7 @@ struct GradientTile {
     __device__ __forceinline__ void load(int which, const Offsets<kArrays>& offset, C (&to)[N]) const {
         const In* from = job.template input<In>(which, offset);
         if constexpr (kWide) {
-            const auto pack = load_pack<N>(from);
-#pragma unroll
-            for (int i = 0; i < N; ++i) to[i] = widen<C>(pack.at[i]);
+            load_pack(from, to);
         } else {
             const int64 stride = job.axis[kShape.kept_axes - 1].stride[which];
 #pragma unroll
@@ -61,10 +59,7 @@ struct GradientTile {
     }
 
     __device__ __forceinline__ void store(int64 step, const C (&values)[N]) const {
-        typename Pack<Dx, N>::Elements to;
-#pragma unroll
-        for (int i = 0; i < N; ++i) to.at[i] = narrow<Dx>(values[i]);
-        store_pack<N>(job.template result<Dx>(offset_of(step)), to);
+        store_pack(job.template result<Dx>(offset_of(step)), values);
     }
 };
 

@@ -52,6 +52,8 @@ inline constexpr bool kMasks = requires { requires Load::kMasks; };
 // The row's elements as values of type C. kWide: its packs lie on pack boundaries.
 template <class In, class C, class Load, bool kWide>
 struct Reader {
+    static constexpr bool kAsRead = kWide && kSame<Load, Direct>;  // packs are what lies in memory
+
     const In* x;
     int64 row;
     Load load;
@@ -61,9 +63,9 @@ struct Reader {
     template <int N>
     __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
         if constexpr (kWide) {
-            const auto from = load_pack<N>(x + column);
+            load_pack(x + column, to);
 #pragma unroll
-            for (int i = 0; i < N; ++i) to[i] = load(widen<C>(from.at[i]), row, column + i);
+            for (int i = 0; i < N; ++i) to[i] = load(to[i], row, column + i);
         } else {
 #pragma unroll
             for (int i = 0; i < N; ++i) to[i] = one(column + i);
@@ -83,17 +85,10 @@ struct Writer {
 
     template <int N>
     __device__ __forceinline__ void pack(int64 column, const C (&values)[N]) const {
-        typename Pack<Out, N>::Elements to;
-        if constexpr (N == 1) {
-            to.at[0] = narrow<Out>(store(values[0], row, column));
-        } else {
+        C to[N];
 #pragma unroll
-            for (int i = 0; i < N; i += 2) {
-                narrow_pair(store(values[i], row, column + i), store(values[i + 1], row, column + i + 1), to.at[i],
-                            to.at[i + 1]);
-            }
-        }
-        store_pack<N>(y + column, to);
+        for (int i = 0; i < N; ++i) to[i] = store(values[i], row, column + i);
+        store_pack(y + column, to);
     }
 };
 

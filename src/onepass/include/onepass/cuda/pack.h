@@ -46,6 +46,52 @@ struct Pack {
     };
 };
 
+// ---- between words and values of what is computed in ----
+
+// Types of 16 bits go two at a time: while two bfloat16 share 32 bits, each is one instruction away from its float32,
+// and a compiler that is shown single elements gives each of them a register.
+template <class T, int N>
+inline constexpr bool kInPairs = sizeof(T) == 2 && N % 2 == 0;
+
+template <int N>
+struct Pairs {
+    unsigned at[N / 2];
+};
+
+template <class T, int N, class C>
+__device__ __forceinline__ void widen_words(const typename Pack<T, N>::Words& words, C (&to)[N]) {
+    if constexpr (kInPairs<T, N> && kSame<T, bfloat16>) {
+        const auto pairs = __builtin_bit_cast(Pairs<N>, words);
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            to[i] = __builtin_bit_cast(float, pairs.at[i / 2] << 16);
+            to[i + 1] = __builtin_bit_cast(float, pairs.at[i / 2] & 0xffff0000u);
+        }
+    } else {
+        const auto elements = __builtin_bit_cast(typename Pack<T, N>::Elements, words);
+#pragma unroll
+        for (int i = 0; i < N; ++i) to[i] = widen<C>(elements.at[i]);
+    }
+}
+
+// Exact for what has been widened from T.
+template <class T, int N, class C>
+__device__ __forceinline__ typename Pack<T, N>::Words narrow_words(const C (&values)[N]) {
+    if constexpr (kInPairs<T, N>) {
+        Pairs<N> pairs;
+#pragma unroll
+        for (int i = 0; i < N; i += 2) pairs.at[i / 2] = narrow_pair<T>(values[i], values[i + 1]);
+        return __builtin_bit_cast(typename Pack<T, N>::Words, pairs);
+    } else {
+        typename Pack<T, N>::Elements elements;
+#pragma unroll
+        for (int i = 0; i < N; ++i) elements.at[i] = narrow<T>(values[i]);
+        return __builtin_bit_cast(typename Pack<T, N>::Words, elements);
+    }
+}
+
+// ---- memory ----
+
 // Loads ask for nothing special: streamed past the caches (ld.global.cs), warps that follow each other through a row
 // lost 1% to 4% on an H100, and rows on their way to shared memory 16%.
 template <int N, class T>
@@ -58,38 +104,48 @@ __device__ __forceinline__ auto load_words(const T* from) {
     return words;
 }
 
-template <int N, class T>
-__device__ __forceinline__ auto load_pack(const T* from) {
-    return __builtin_bit_cast(typename Pack<T, N>::Elements, load_words<N>(from));
+template <int N, class T, class C>
+__device__ __forceinline__ void load_pack(const T* from, C (&to)[N]) {
+    widen_words<T>(load_words<N>(from), to);
 }
 
-template <int N, class T>
-__device__ __forceinline__ void store_pack(T* to, const typename Pack<T, N>::Elements& elements) {
+template <int N, class T, class C>
+__device__ __forceinline__ void store_pack(T* to, const C (&values)[N]) {
     using P = Pack<T, N>;
-    const auto words = __builtin_bit_cast(typename P::Words, elements);
+    const auto words = narrow_words<T>(values);
     auto* target = reinterpret_cast<typename P::Word*>(to);
 #pragma unroll
     for (int i = 0; i < P::kWords; ++i) __stcs(target + i, words.at[i]);
 }
 
-// The same for shared memory, which has no cache hints.
+// ---- shared memory, which has no cache hints ----
+
 template <int N, class T>
-__device__ __forceinline__ auto load_shared(const T* from) {
+__device__ __forceinline__ auto load_shared_words(const T* from) {
     using P = Pack<T, N>;
     typename P::Words words;
     const auto* source = reinterpret_cast<const typename P::Word*>(from);
 #pragma unroll
     for (int i = 0; i < P::kWords; ++i) words.at[i] = source[i];
-    return __builtin_bit_cast(typename P::Elements, words);
+    return words;
 }
 
 template <int N, class T>
-__device__ __forceinline__ void store_shared(T* to, const typename Pack<T, N>::Elements& elements) {
+__device__ __forceinline__ void store_shared_words(T* to, const typename Pack<T, N>::Words& words) {
     using P = Pack<T, N>;
-    const auto words = __builtin_bit_cast(typename P::Words, elements);
     auto* target = reinterpret_cast<typename P::Word*>(to);
 #pragma unroll
     for (int i = 0; i < P::kWords; ++i) target[i] = words.at[i];
+}
+
+template <int N, class T, class C>
+__device__ __forceinline__ void load_shared(const T* from, C (&to)[N]) {
+    widen_words<T>(load_shared_words<N>(from), to);
+}
+
+template <int N, class T, class C>
+__device__ __forceinline__ void store_shared(T* to, const C (&values)[N]) {
+    store_shared_words<N>(to, narrow_words<T>(values));
 }
 
 // Where the rows of an input and its result lie relative to pack boundaries. The planner knows from strides and

@@ -28,15 +28,7 @@ template <class Kept, class C, int kThreads, int kPacks, int kParts, class RowCu
 class PartedSlice {
    public:
     static constexpr int N = RowCut::kPack;
-    static constexpr int kEdges = (RowCut::kMostEdges + kThreads - 1) / kThreads;
-
-    // This thread's packs of a part, and its edges of a slice: these wait in registers.
-    struct Values {
-        C packs[kPacks][N];
-    };
-    struct Edges {
-        C at[kEdges > 0 ? kEdges : 1];
-    };
+    using Packs = HeldPacks<Kept, C, kPacks, N>;
 
     __device__ __forceinline__ explicit PartedSlice(unsigned char* memory)
         : kept_(reinterpret_cast<Kept*>(memory) + static_cast<int>(threadIdx.x) * N) {}
@@ -53,30 +45,25 @@ class PartedSlice {
         }
     }
 
-    // Packs that are not there hold -inf, which changes neither a maximum nor a sum of exponentials.
     template <int kPart>
-    __device__ __forceinline__ Values load(const RowCut& cut) const {
+    __device__ __forceinline__ Packs load(const RowCut& cut) const {
         const Mine mine(cut);
-        Values values;
+        Packs packs;
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
-            if (mine.has(kPart * kPacks + k)) {
-                load(kPart * kPacks + k, values.packs[k]);
-            } else {
-#pragma unroll
-                for (C& x : values.packs[k]) x = -kInfinity<C>;
-            }
+            packs.at[k] = packs.nothing();
+            if (mine.has(kPart * kPacks + k)) packs.at[k] = load_shared_words<N>(place(kPart * kPacks + k));
         }
-        return values;
+        return packs;
     }
 
     // There is room for the packs that a slice has, not for whole parts.
     template <int kPart>
-    __device__ __forceinline__ void keep(const Values& values, const RowCut& cut) const {
+    __device__ __forceinline__ void keep(const Packs& packs, const RowCut& cut) const {
         const Mine mine(cut);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
-            if (mine.has(kPart * kPacks + k)) keep(values.packs[k], place(kPart * kPacks + k));
+            if (mine.has(kPart * kPacks + k)) store_shared_words<N>(place(kPart * kPacks + k), packs.at[k]);
         }
     }
 
@@ -88,30 +75,9 @@ class PartedSlice {
         for (int k = 0; k < kPacks; ++k) {
             if (mine.has(kPart * kPacks + k)) {
                 C values[N];
-                load(kPart * kPacks + k, values);
+                load_shared(place(kPart * kPacks + k), values);
                 visit(mine.column(kPart * kPacks + k), values);
             }
-        }
-    }
-
-    template <class Slice>
-    static __device__ __forceinline__ Edges edges_of(const Slice& slice) {
-        Edges edges{};
-#pragma unroll
-        for (int k = 0; k < kEdges; ++k) {
-            const int edge = k * kThreads + static_cast<int>(threadIdx.x);
-            edges.at[k] = edge < slice.cut.edges() ? slice.reader.one(slice.cut.edge_column(edge)) : -kInfinity<C>;
-        }
-        return edges;
-    }
-
-    template <class Visit>
-    static __device__ __forceinline__ void for_present(Edges& edges, const RowCut& cut, Visit&& visit) {
-#pragma unroll
-        for (int k = 0; k < kEdges; ++k) {
-            const int edge = k * kThreads + static_cast<int>(threadIdx.x);
-            C value[1] = {edges.at[k]};
-            if (edge < cut.edges()) visit(cut.edge_column(edge), value);
         }
     }
 
@@ -133,16 +99,9 @@ class PartedSlice {
 
     __device__ __forceinline__ Kept* place(int number) const { return kept_ + number * (kThreads * N); }
 
-    __device__ __forceinline__ void load(int number, C (&values)[N]) const {
-        const auto from = load_shared<N>(place(number));
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[i] = widen<C>(from.at[i]);
-    }
-
-    template <class In, class Load, bool kWide>
-    __device__ __forceinline__ void bring(const From<Reader<In, C, Load, kWide>>& reader, int64 column,
-                                          Kept* to) const {
-        if constexpr (kWide && kSame<Load, Direct> && kBytes >= 4) {
+    template <class Reader>
+    static __device__ __forceinline__ void bring(const From<Reader>& reader, int64 column, Kept* to) {
+        if constexpr (Reader::kAsRead && kBytes >= 4) {
             const auto* const from = reinterpret_cast<const unsigned char*>(reader.whole.x + (reader.begin + column));
 #pragma unroll
             for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kBytes) {
@@ -151,16 +110,8 @@ class PartedSlice {
         } else {
             C values[N];
             reader.pack(column, values);
-            keep(values, to);
+            store_shared(to, values);  // exact: widened from there, or Kept is C
         }
-    }
-
-    // Exact: they have been widened from there, or Kept is C.
-    static __device__ __forceinline__ void keep(const C (&values)[N], Kept* to) {
-        typename Pack<Kept, N>::Elements elements;
-#pragma unroll
-        for (int i = 0; i < N; ++i) elements.at[i] = narrow<Kept>(values[i]);
-        store_shared<N>(to, elements);
     }
 
     Kept* const kept_;

@@ -100,6 +100,25 @@ __device__ __forceinline__ float min_nan(float a, float b) {
 #endif
 }
 
+// Of two pairs in 32 bits: of each half the larger, or NaN.
+#if __CUDA_ARCH__ >= 800
+inline constexpr bool kComparesPairs = true;
+__device__ __forceinline__ unsigned max_half_pair(unsigned a, unsigned b) {
+    unsigned m;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    return m;
+}
+__device__ __forceinline__ unsigned max_bfloat16_pair(unsigned a, unsigned b) {
+    unsigned m;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    return m;
+}
+#else
+inline constexpr bool kComparesPairs = false;
+unsigned max_half_pair(unsigned, unsigned);
+unsigned max_bfloat16_pair(unsigned, unsigned);
+#endif
+
 // The largest of a warp's 32, for every lane.
 __device__ __forceinline__ int max_of_warp(int x) {
 #if __CUDA_ARCH__ >= 800

@@ -41,7 +41,12 @@ struct Rows {
     static __device__ __forceinline__ Exponential<V> exponential_of(C max) {
         return cuda::exponential_of<Op, V, kMasked>(max);
     }
-    static __device__ __forceinline__ auto finish(C max, const Exponential<V>& exponential, Sum<C> sum) {
+    template <class Transform>
+    static __device__ __forceinline__ auto exponential_of(C max, Transform&& transform) {
+        return cuda::exponential_of<Op, V, kMasked>(max, transform);
+    }
+    template <class Exponential>
+    static __device__ __forceinline__ auto finish(C max, const Exponential& exponential, Sum<C> sum) {
         return Op::template finish<V, kMasked>(max, exponential, sum);
     }
 };
@@ -50,28 +55,52 @@ struct Rows {
 // a multiprocessor with 1024 threads.
 inline constexpr int kInFlight = 4;
 
-// Calls visit(column, values) for every pack and every edge of a row that is this thread's, of kThreads; an edge comes
-// as a pack of one. The order is the same each time. kAhead packs are asked for at a time.
+// Calls visit(column, load(column)) for every pack of a row that is this thread's, of kThreads. The order is the same
+// each time. kAhead packs are asked for at a time.
+template <int kThreads, int kAhead, class RowCut, class Load, class Visit>
+__device__ __forceinline__ void for_each_pack(const RowCut& cut, int thread, Load&& load, Visit&& visit) {
+    int64 pack = thread;
+    for (; pack + (kAhead - 1) * kThreads < cut.packs; pack += kAhead * kThreads) {
+        decltype(load(pack)) loaded[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) loaded[k] = load(cut.pack_column(pack + k * kThreads));
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) visit(cut.pack_column(pack + k * kThreads), loaded[k]);
+    }
+#pragma unroll 1
+    for (; pack < cut.packs; pack += kThreads) {
+        auto loaded = load(cut.pack_column(pack));
+        visit(cut.pack_column(pack), loaded);
+    }
+}
+
+// Calls visit(column, values) for the edge of a row that is this thread's, if there is one: a pack of one.
+template <int kThreads, class Row, class Visit>
+__device__ __forceinline__ void for_each_edge(const Row& row, int thread, Visit&& visit) {
+    constexpr int kMost = decltype(row.cut)::kMostEdges;
+    static_assert(kMost <= kThreads);
+    if constexpr (kMost > 0) {
+        if (thread >= row.cut.edges()) return;
+        const int64 column = row.cut.edge_column(thread);
+        decltype(row.reader.one(0)) value[1] = {row.reader.one(column)};
+        visit(column, value);
+    }
+}
+
+// Both.
 template <int kThreads, int N, int kAhead = kInFlight, class Row, class Visit>
 __device__ __forceinline__ void for_each(const Row& row, int thread, Visit&& visit) {
-    using C = decltype(row.reader.one(0));
-    int64 pack = thread;
-    for (; pack + (kAhead - 1) * kThreads < row.cut.packs; pack += kAhead * kThreads) {
-        C values[kAhead][N];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) row.reader.pack(row.cut.pack_column(pack + k * kThreads), values[k]);
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) visit(row.cut.pack_column(pack + k * kThreads), values[k]);
-    }
-    for (; pack < row.cut.packs; pack += kThreads) {
-        C values[N];
-        row.reader.pack(row.cut.pack_column(pack), values);
-        visit(row.cut.pack_column(pack), values);
-    }
-    for (int edge = thread; edge < row.cut.edges(); edge += kThreads) {
-        C value[1] = {row.reader.one(row.cut.edge_column(edge))};
-        visit(row.cut.edge_column(edge), value);
-    }
+    struct Values {
+        decltype(row.reader.one(0)) at[N];
+    };
+    const auto load = [&](int64 column) {
+        Values values;
+        row.reader.pack(column, values.at);
+        return values;
+    };
+    for_each_pack<kThreads, kAhead>(row.cut, thread, load,
+                                    [&](int64 column, Values& values) { visit(column, values.at); });
+    for_each_edge<kThreads>(row, thread, visit);
 }
 
 // Applies an elementwise result to a pack and writes it.

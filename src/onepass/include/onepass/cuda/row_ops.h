@@ -9,10 +9,10 @@
 namespace onepass::cuda {
 
 // Exponentials relative to an anchor, in the precision that the result needs.
-template <class V>
+template <class V, bool kShifted = true>
 struct Exponential {
     using C = typename ExpTable<V>::Compute;
-    Anchor<V, true> anchor;
+    Anchor<V, kShifted> anchor;
 
     __device__ __forceinline__ C operator()(C x) const { return static_cast<C>(exp_anchored(V(x), anchor)); }
 };
@@ -48,14 +48,13 @@ struct Softmax {
     static constexpr bool kKeepsExponentials = true;
     static constexpr bool kExact = false;
 
-    template <class V, bool kMasked, class C>
-    static __device__ __forceinline__ auto finish(C max, const Exponential<V>& exponential, Sum<C> sum) {
-        // The reciprocal in two parts: high, and what is missing. For 16-bit results divided: with the approximation,
-        // block_smem of bfloat16 spills on sm_90.
-        C high = kSame<V, Coarse> ? C(1) / sum.high : reciprocal(sum.high);
+    template <class V, bool kMasked, bool kShifted, class C>
+    static __device__ __forceinline__ auto finish(C max, const Exponential<V, kShifted>& exponential, Sum<C> sum) {
+        // The reciprocal in two parts: high, and what is missing.
+        C high = reciprocal(sum.high);
         C low = (fma(-high, sum.high, C(1)) - high * sum.low) * high;
         if (kMasked && max == -kInfinity<C>) high = low = C(0);
-        return Applied<V, SoftmaxOp<V, true>>{{exponential.anchor, V(high), V(low)}};
+        return Applied<V, SoftmaxOp<V, kShifted>>{{exponential.anchor, V(high), V(low)}};
     }
 };
 
@@ -98,6 +97,31 @@ template <class Op, class V, bool kMasked, class C>
 __device__ __forceinline__ Exponential<V> exponential_of(C max) {
     if (kMasked && max == -kInfinity<C>) max = C(0);
     return {anchor_at<V, Op::kExact>(max)};
+}
+
+// The same of a row that waits where it can be changed: what is to be subtracted from huge numbers is, once, by
+// transform(f), and no exponential has to do it. Exponentials relative to the maximum itself do it each.
+template <class Op, class V, bool kMasked, class C, class Transform>
+__device__ __forceinline__ Exponential<V, Op::kExact> exponential_of(C max, Transform&& transform) {
+    if constexpr (Op::kExact) {
+        return exponential_of<Op, V, kMasked>(max);
+    } else {
+        if (kMasked && max == -kInfinity<C>) max = C(0);
+        const C shift = shift_of<V>(max);
+        if (shift != C(0)) transform([=](C x) { return x - shift; });
+        return {anchor_at<V, false, false>(max - shift)};
+    }
+}
+
+// Adds to what a thread has of a row that waits on the chip. A 16-bit quotient does not show what its additions lose:
+// each is of a pack, and there are a hundred of them at most.
+template <class Op, class V, class C>
+__device__ __forceinline__ void add_to(Sum<C>& sum, C x) {
+    if constexpr (kSame<V, Coarse> && !Op::kExact) {
+        sum.high += x;
+    } else {
+        sum.add(x);
+    }
 }
 
 // The sum over all threads; `reduce` takes a thread's value and a combination. What the additions between threads lose

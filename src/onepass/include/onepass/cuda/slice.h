@@ -4,6 +4,7 @@
 
 #include "block_smem.h"
 #include "exchange.h"
+#include "pack_max.h"
 #include "row.h"
 
 namespace onepass::cuda {
@@ -50,106 +51,122 @@ struct Slice {
     }
 };
 
-// A slice that waits in registers, as it was read or, where a functor changes elements, as the functor left it. What it
-// does not fill holds -inf, which changes neither a maximum nor a sum of exponentials.
-template <class Kept, class C, int kThreads, int kPacks, class RowCut>
-class HeldSlice {
-   public:
-    static constexpr int N = RowCut::kPack;
+// Packs that wait in registers, as they were read or, where a functor changes elements, as the functor left them. Those
+// that are not there hold -inf, which changes neither a maximum nor a sum of exponentials.
+template <class Kept, class C, int kPacks, int N>
+struct HeldPacks {
     // Words, and not elements, of which a compiler may keep each of 16 bits in a register of its own.
-    using Elements = typename Pack<Kept, N>::Elements;
     using Words = typename Pack<Kept, N>::Words;
-
-    template <class Reader>
-    __device__ __forceinline__ void load(const Reader& reader, const RowCut& cut, int thread) {
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            packs_[k] = nothing();
-            if (k * kThreads + thread < cut.packs) {
-                packs_[k] = load_kept(reader, cut.pack_column(k * kThreads + thread));
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < kEdges; ++k) {
-            const int edge = k * kThreads + thread;
-            edges_[k] = narrow<Kept>(edge < cut.edges() ? reader.one(cut.edge_column(edge)) : -kInfinity<C>);
-        }
-    }
-
-    // Calls visit(values) for every pack and every edge, an edge as a pack of one; also for those that hold nothing.
-    // kKeep: what it makes of them takes their place.
-    template <bool kKeep = false, class Visit>
-    __device__ __forceinline__ void for_all(Visit&& visit) {
-#pragma unroll
-        for (Words& pack : packs_) {
-            C values[N];
-            widen_all(pack, values);
-            visit(values);
-            if constexpr (kKeep) pack = narrow_all(values);
-        }
-#pragma unroll
-        for (int k = 0; k < kEdges; ++k) {
-            C value[1] = {widen<C>(edges_[k])};
-            visit(value);
-            if constexpr (kKeep) edges_[k] = narrow<Kept>(value[0]);
-        }
-    }
-
-    // Calls visit(column, values) for those that hold something.
-    template <class Visit>
-    __device__ __forceinline__ void for_present(const RowCut& cut, int thread, Visit&& visit) const {
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            if (k * kThreads + thread >= cut.packs) break;
-            C values[N];
-            widen_all(packs_[k], values);
-            visit(cut.pack_column(k * kThreads + thread), values);
-        }
-#pragma unroll
-        for (int k = 0; k < kEdges; ++k) {
-            const int edge = k * kThreads + thread;
-            C value[1] = {widen<C>(edges_[k])};
-            if (edge < cut.edges()) visit(cut.edge_column(edge), value);
-        }
-    }
-
-   private:
-    static constexpr int kEdges = (RowCut::kMostEdges + kThreads - 1) / kThreads;
+    Words at[kPacks];
 
     static __device__ __forceinline__ Words nothing() {
-        Elements pack;
+        typename Pack<Kept, N>::Elements pack;
 #pragma unroll
         for (Kept& x : pack.at) x = kMinusInfinity<Kept>;
         return __builtin_bit_cast(Words, pack);
     }
 
-    template <class In, class Load, bool kWide>
-    static __device__ __forceinline__ Words load_kept(const From<Reader<In, C, Load, kWide>>& reader, int64 column) {
-        if constexpr (kWide && kSame<Load, Direct>) {
+    __device__ __forceinline__ void push_to(PackMax<Kept, C>& max) const {
+#pragma unroll
+        for (const Words& pack : at) max.template push<N>(pack);
+    }
+
+    // Calls visit(values) for every pack, also for those that hold nothing. kKeep: what it makes of them takes their
+    // place.
+    template <bool kKeep, class Visit>
+    __device__ __forceinline__ void for_all(Visit&& visit) {
+#pragma unroll
+        for (Words& pack : at) {
+            C values[N];
+            widen_words<Kept>(pack, values);
+            visit(values);
+            if constexpr (kKeep) pack = narrow_words<Kept>(values);
+        }
+    }
+};
+
+// The edge of a slice that is this thread's, if there is one, in a register.
+template <class C, class RowCut>
+struct HeldEdge {
+    static constexpr bool kMayBe = RowCut::kMostEdges > 0;
+    C at[1];
+
+    template <class Slice>
+    static __device__ __forceinline__ HeldEdge of(const Slice& slice) {
+        HeldEdge edge{{-kInfinity<C>}};
+        for_each_edge<RowCut::kMostEdges>(slice, threadIdx.x, [&](int64, auto& value) { edge.at[0] = value[0]; });
+        return edge;
+    }
+
+    template <class Max>
+    __device__ __forceinline__ void push_to(Max& max) const {
+        if constexpr (kMayBe) max.push(at);
+    }
+
+    // As those of HeldPacks.
+    template <bool kKeep, class Visit>
+    __device__ __forceinline__ void for_all(Visit&& visit) {
+        if constexpr (kMayBe) {
+            C value[1] = {at[0]};
+            visit(value);
+            if constexpr (kKeep) at[0] = value[0];
+        }
+    }
+    template <class Visit>
+    __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
+        if constexpr (kMayBe) {
+            const int edge = static_cast<int>(threadIdx.x);
+            C value[1] = {at[0]};
+            if (edge < cut.edges()) visit(cut.edge_column(edge), value);
+        }
+    }
+};
+
+// A slice that waits in registers.
+template <class Kept, class C, int kThreads, int kPacks, class RowCut>
+struct HeldSlice {
+    static constexpr int N = RowCut::kPack;
+    HeldPacks<Kept, C, kPacks, N> packs;
+    HeldEdge<C, RowCut> edge;
+
+    template <class Slice>
+    static __device__ __forceinline__ HeldSlice of(const Slice& slice) {
+        HeldSlice held;
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            const int pack = k * kThreads + static_cast<int>(threadIdx.x);
+            held.packs.at[k] = held.packs.nothing();
+            if (pack < slice.cut.packs) held.packs.at[k] = load_kept(slice.reader, slice.cut.pack_column(pack));
+        }
+        held.edge = held.edge.of(slice);
+        return held;
+    }
+
+    // Calls visit(column, values) for the packs that are there and the edge.
+    template <class Visit>
+    __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            const int pack = k * kThreads + static_cast<int>(threadIdx.x);
+            if (pack >= cut.packs) break;
+            C values[N];
+            widen_words<Kept>(packs.at[k], values);
+            visit(cut.pack_column(pack), values);
+        }
+        edge.for_present(cut, visit);
+    }
+
+   private:
+    template <class Reader>
+    static __device__ __forceinline__ auto load_kept(const From<Reader>& reader, int64 column) {
+        if constexpr (Reader::kAsRead) {
             return load_words<N>(reader.whole.x + (reader.begin + column));
         } else {
             C values[N];
             reader.pack(column, values);
-            return narrow_all(values);
+            return narrow_words<Kept>(values);  // exact: widened from there, or Kept is C
         }
     }
-
-    // Exact: they have been widened from there, or Kept is C.
-    static __device__ __forceinline__ Words narrow_all(const C (&values)[N]) {
-        Elements pack;
-#pragma unroll
-        for (int i = 0; i < N; ++i) pack.at[i] = narrow<Kept>(values[i]);
-        return __builtin_bit_cast(Words, pack);
-    }
-
-    static __device__ __forceinline__ void widen_all(const Words& pack, C (&values)[N]) {
-        const auto elements = __builtin_bit_cast(Elements, pack);
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[i] = widen<C>(elements.at[i]);
-    }
-
-    Words packs_[kPacks];
-    Kept edges_[kEdges > 0 ? kEdges : 1];
 };
 
 // Whether packs may be copied to shared memory without passing through registers.
@@ -178,6 +195,7 @@ __device__ __forceinline__ void copy_slice(const Kept* x, const KeptRow<Kept, C,
 template <int kThreads, int N, int kAhead = kInFlight, class Row, class Visit>
 __device__ __forceinline__ void for_each_back(const Row& row, int thread, Visit&& visit) {
     using C = decltype(row.reader.one(0));
+    // A loop, though of one step at most: as an `if` it costs `stream` registers that it has not.
     for (int edge = thread; edge < row.cut.edges(); edge += kThreads) {
         C value[1] = {row.reader.one(row.cut.edge_column(edge))};
         visit(row.cut.edge_column(edge), value);

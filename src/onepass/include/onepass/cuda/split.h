@@ -55,6 +55,15 @@ struct MergeTotals {
     static __device__ __forceinline__ Exponential<V> exponential_of_part(C max) {
         return exponential_of<Op, V, true>(max);
     }
+    // kChanges: `transform` may change the part.
+    template <bool kChanges, class Transform>
+    static __device__ __forceinline__ auto exponential_of_part(C max, const Transform& transform) {
+        if constexpr (kChanges) {
+            return exponential_of<Op, V, true>(max, transform);
+        } else {
+            return exponential_of_part(max);
+        }
+    }
 
     static __device__ __forceinline__ C to_row(C part_max, const Exponential<V>& row) {
         if (part_max == -kInfinity<C>) return C(0);
@@ -137,6 +146,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster>;
     // The exponentials wait in the row's place, each thread's relative to the maximum of its own elements of a part.
     constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
+    // A part with huge numbers is brought near 0 in place. In float64, edges leave no registers for that. (g++
+    // does not see its use in the lambda.)
+    [[maybe_unused]] constexpr bool kTransforms = kKeep && (kSame<C, float> || kShape.alignment == Alignment::whole);
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     const TeamPlace place(job);
@@ -144,20 +156,26 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     unsigned leaving = 0;
 
     const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
-    // Of the elements that for_all visits; kKeep: the exponentials take their place.
-    const auto part_of = [](const auto& for_all) {
-        C max = -kInfinity<C>;
-        for_all([&](auto& values) {
+    // Of packs and perhaps an edge. kKeep: the exponentials take their place.
+    const auto part_of = [](auto&... held) {
+        PackMax<Kept, C> max_of;
+        (held.push_to(max_of), ...);
+        const C max = max_of.value();
+        const auto transform = [&](auto f) {
+            const auto visit = [&](auto& values) {
 #pragma unroll
-            for (C x : values) max = Max()(max, x);
-        });
-        const auto own = Totals::exponential_of_part(max);
+                for (C& x : values) x = f(x);
+            };
+            (held.template for_all<true>(visit), ...);
+        };
+        const auto own = Totals::template exponential_of_part<kTransforms>(max, transform);
         auto sum = Sum<C>::identity();
-        for_all([&](auto& values) {
+        const auto add = [&](auto& values) {
 #pragma unroll
             for (C& x : values) x = own(x);
-            sum.add(sum_of(values));
-        });
+            add_to<Op, typename Rows::V>(sum, sum_of(values));
+        };
+        (held.template for_all<kKeep>(add), ...);
         return Totals::pack(max, sum);
     };
     const auto total_of = [&](int64 r, const State& mine) {
@@ -178,14 +196,13 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     if constexpr (kShape.parts == 0) {
         for (int64 r = place.team; r < job.rows; r += place.teams) {
             const auto slice = slice_of(r);
-            HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut> held;
-            held.load(slice.reader, slice.cut, threadIdx.x);
-            const State mine = part_of([&](const auto& visit) { held.template for_all<kKeep>(visit); });
+            auto held = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut>::of(slice);
+            const State mine = part_of(held.packs, held.edge);
             const State total = total_of(r, mine);
             const auto row = Rows::exponential_of(total.max);
             const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
             finish(result, row, mine.max, [&](const auto& to_result) {
-                held.for_present(slice.cut, threadIdx.x, [&](int64 column, auto& values) {
+                held.for_present(slice.cut, [&](int64 column, auto& values) {
                     write_results(slice.writer, column, values, to_result);
                 });
             });
@@ -200,21 +217,18 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         auto slice = slice_of(place.team);
         for_constants<kShape.parts>([&](auto part) { bring(part, true, slice); });
         for (int64 r = place.team; r < job.rows; r += place.teams) {
-            auto edges = waiting.edges_of(slice);
+            auto edge = HeldEdge<C, typename Rows::RowCut>::of(slice);
             State parts[kShape.parts];
             for_constants<kShape.parts>([&](auto constant) {
                 constexpr int part = decltype(constant)::value;
                 ptx::wait_for_copies<kShape.parts - 1 - part>();
-                auto values = waiting.template load<part>(slice.cut);
-                parts[part] = part_of([&](const auto& visit) {
-                    for (auto& pack : values.packs) visit(pack);
-                    if constexpr (part == kShape.parts - 1 && Parts::kEdges > 0) {
-                        auto as_read = edges;
-                        visit(as_read.at);
-                        if constexpr (kKeep) edges = as_read;
-                    }
-                });
-                if constexpr (kKeep) waiting.template keep<part>(values, slice.cut);
+                auto packs = waiting.template load<part>(slice.cut);
+                if constexpr (part == kShape.parts - 1) {
+                    parts[part] = part_of(edge, packs);
+                } else {
+                    parts[part] = part_of(packs);
+                }
+                if constexpr (kKeep) waiting.template keep<part>(packs, slice.cut);
             });
             const State total = total_of(r, Totals::of_parts(parts));
             const auto row = Rows::exponential_of(total.max);
@@ -228,7 +242,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                         write_results(slice.writer, column, values, to_result);
                     };
                     waiting.template for_present<part>(slice.cut, write);
-                    if constexpr (part == kShape.parts - 1) waiting.for_present(edges, slice.cut, write);
+                    if constexpr (part == kShape.parts - 1) edge.for_present(slice.cut, write);
                 });
                 bring(constant, more, next);
             });

@@ -26,17 +26,10 @@ struct StagedSteps {
     __device__ __forceinline__ Kept* at(int64 step) const { return memory + (step - begin) * Part::kTileRows; }
 
     __device__ __forceinline__ void keep(int64 step, const C (&values)[N]) const {
-        typename Pack<Kept, N>::Elements kept;
-#pragma unroll
-        for (int i = 0; i < N; ++i) kept.at[i] = narrow<Kept>(values[i]);  // exact: widened from there, or C
-        store_shared<N>(at(step), kept);
+        store_shared(at(step), values);  // exact: widened from there, or C
     }
 
-    __device__ __forceinline__ void read(int64 step, C (&to)[N]) const {
-        const auto kept = load_shared<N>(at(step));
-#pragma unroll
-        for (int i = 0; i < N; ++i) to[i] = widen<C>(kept.at[i]);
-    }
+    __device__ __forceinline__ void read(int64 step, C (&to)[N]) const { load_shared(at(step), to); }
 
     // Asks for a step that can be copied as it is; `arrive` waits for it. What was there has to have been read.
     __device__ __forceinline__ void ask_for(int64 step) const {

@@ -57,16 +57,15 @@ struct TilePart {
     __device__ __forceinline__ void load(int64 step, C (&to)[N]) const { load(step, offset_of(step).x, to); }
 
     __device__ __forceinline__ void load(int64 step, int64 x_offset, C (&to)[N]) const {
-        const auto from = load_pack<N>(static_cast<const In*>(job.x) + x_offset);
+        load_pack(static_cast<const In*>(job.x) + x_offset, to);
 #pragma unroll
-        for (int i = 0; i < N; ++i) to[i] = job.load()(widen<C>(from.at[i]), row + i, step);
+        for (int i = 0; i < N; ++i) to[i] = job.load()(to[i], row + i, step);
     }
 
     __device__ __forceinline__ void store(int64 step, int64 y_offset, C (&values)[N]) const {
-        typename Pack<Out, N>::Elements to;
 #pragma unroll
-        for (int i = 0; i < N; ++i) to.at[i] = narrow<Out>(job.store()(values[i], row + i, step));
-        store_pack<N>(static_cast<Out*>(job.y) + y_offset, to);
+        for (int i = 0; i < N; ++i) values[i] = job.store()(values[i], row + i, step);
+        store_pack(static_cast<Out*>(job.y) + y_offset, values);
     }
 };
 

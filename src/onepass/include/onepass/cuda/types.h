@@ -87,24 +87,15 @@ __device__ __forceinline__ Out narrow(double x) {
     }
 }
 
-// Two results that go side by side into 32 bits: one instruction for the pair where there is one.
+// Two results side by side in 32 bits, the first in the low half: one instruction for the pair where there is one.
 template <class Out>
-__device__ __forceinline__ void narrow_pair(float first, float second, Out& to_first, Out& to_second) {
-    if constexpr (sizeof(Out) == 2) {
-        const unsigned both =
-            kSame<Out, half> ? ptx::to_half_pair(first, second) : ptx::to_bfloat16_pair(first, second);
-        to_first.bits = static_cast<unsigned short>(both);
-        to_second.bits = static_cast<unsigned short>(both >> 16);
-    } else {
-        to_first = first;
-        to_second = second;
-    }
+__device__ __forceinline__ unsigned narrow_pair(float first, float second) {
+    return kSame<Out, half> ? ptx::to_half_pair(first, second) : ptx::to_bfloat16_pair(first, second);
 }
 
 template <class Out>
-__device__ __forceinline__ void narrow_pair(double first, double second, Out& to_first, Out& to_second) {
-    to_first = narrow<Out>(first);
-    to_second = narrow<Out>(second);
+__device__ __forceinline__ unsigned narrow_pair(double first, double second) {
+    return narrow_pair<Out>(ptx::to_float_odd(first), ptx::to_float_odd(second));
 }
 
 // Of float32 to 1 ULP, of numbers far from the ends of its range.

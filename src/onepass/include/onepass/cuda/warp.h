@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
         typename Rows::Row row[R];
         Held<C, kShape.lanes, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held[R];
         C max[R];
+        Exponential<typename Rows::V, Op::kExact> exponential[R];
         Sum<C> sum[R];
 
 #pragma unroll
@@ -52,13 +53,13 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
         for (int r = 0; r < R; ++r) max[r] = all_max_lanes<kShape.lanes>(held[r].reduce(Max()));
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            sum[r] = total_of<Op>(held[r].template exponentials<Op::kKeepsExponentials>(Rows::exponential_of(max[r])),
-                                  reduce);
+            exponential[r] = Rows::exponential_of(max[r], [&](auto transform) { held[r].transform(transform); });
+            sum[r] = total_of<Op>(held[r].template exponentials<Op::kKeepsExponentials>(exponential[r]), reduce);
         }
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             if (first + r >= job.rows) continue;
-            const auto result = Rows::finish(max[r], Rows::exponential_of(max[r]), sum[r]);
+            const auto result = Rows::finish(max[r], exponential[r], sum[r]);
             held[r].template write<Op>(result, row[r].writer, row[r].cut, lane);
         }
     }
