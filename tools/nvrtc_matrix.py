@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from onepass.call import operands_like
@@ -94,6 +95,14 @@ def problems() -> Iterator[tuple]:
             yield op, dtype, dtype, (8, 1 << 20), 1, None, known
             yield op, dtype, dtype, (2, 128256, 16), 1, None, known
         yield "softmax", dtype, dtype, (1 << 20, 7), 0, None, known
+    yield "softmax", "float16", "float16", (32, 128256), 1, None, known
+    for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
+        yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
+
+
+def gradient_problems() -> Iterator[tuple]:
+    """The same of the backward passes."""
+    known, unknown = (0, 0, 0, 0), None
     for op in ("softmax_backward", "log_softmax_backward"):
         for dtype in ("float32", "bfloat16"):
             for length in (3, 32, 100, 512, 1023, 1024, 4096, 8192, 16384, 50257, 262144):
@@ -120,20 +129,18 @@ def problems() -> Iterator[tuple]:
         yield "softmax_backward", dtype, result, (8, 128256), 1, None, known
         yield "softmax_backward", dtype, result, (4096, 1000), 1, None, known
         yield "log_softmax_backward", dtype, result, (4096, 8192), 1, None, known
-    yield "softmax", "float16", "float16", (32, 128256), 1, None, known
     yield "softmax_backward", "float16", "float16", (32, 128257), 1, None, known
     for dtype in ("float32", "bfloat16", "float16", "float64"):
         for length in (32, 1000, 8192, 50257):
             yield "logsumexp_backward", dtype, dtype, (4096, length), 1, None, known
         yield "logsumexp_backward", dtype, dtype, (32, 256, 3136), 1, None, known
-    for op in ("softmax", "log_softmax", "sum", "softmax_backward"):  # two reduced axes that do not lie together
-        yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
+    yield "softmax_backward", "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
 
 
 def plans(device: Device) -> list[CudaPlan]:
     """The different kernels of the grid, each as one of its plans."""
     found: dict[str, CudaPlan] = {}
-    for op, dtype, result, shape, dim, algorithm, addresses in problems():
+    for op, dtype, result, shape, dim, algorithm, addresses in chain(problems(), gradient_problems()):
         if algorithm == "cluster" and device.most_clustered == 1:
             continue
         dims = dim if isinstance(dim, tuple) else (dim,)

@@ -41,14 +41,9 @@ def cluster_pays(choice: Choice, alignment: str) -> bool:
         return False
     if alignment != "whole" and rows > multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW:
         return False
-    fit = choice.device.shared_per_multiprocessor // (length * choice.kept_size)
-    if (
-        choice.kept_size == 2
-        and fit > PAIRED_ROWS_PER_MULTIPROCESSOR
-        and rows > CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR * multiprocessors
-    ):
+    small = choice.kept_size == 2 and _rows_that_fit(choice) > PAIRED_ROWS_PER_MULTIPROCESSOR
+    if small and rows > CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR * multiprocessors:
         return False
-    # Of 16-bit elements a thread of a block holds half as many registers' worth.
     # A block holds rows of 16-bit elements of that size in shared memory.
     held = LONE_THREADS * BLOCK_REGISTERS if choice.kept_size == 4 else 0
     if length <= held and rows > multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW:
@@ -59,16 +54,21 @@ def cluster_pays(choice: Choice, alignment: str) -> bool:
 
 def pair_pays(choice: Choice) -> bool:
     """Whether two blocks that hold a row in their registers are faster than one that keeps it in shared memory."""
-    length, device = choice.problem.length, choice.device
+    length = choice.problem.length
     return (
         choice.tuning == Tuning()
-        and device.most_clustered > 1
+        and choice.device.most_clustered > 1
         and choice.elementwise
         and choice.x_size == choice.kept_size == 4
         and choice.registers_per_element == 1
         and LONE_THREADS * BLOCK_REGISTERS < length <= 2 * PAIR_THREADS * CLUSTER_REGISTERS[4]
-        and device.shared_per_multiprocessor // (length * choice.x_size) == PAIRED_ROWS_PER_MULTIPROCESSOR
+        and _rows_that_fit(choice) == PAIRED_ROWS_PER_MULTIPROCESSOR
     )
+
+
+def _rows_that_fit(choice: Choice) -> int:
+    """Rows that the shared memory of a multiprocessor has room for."""
+    return choice.device.shared_per_multiprocessor // (choice.problem.length * choice.kept_size)
 
 
 def plan_pair(choice: Choice, pack: int, alignment: str) -> CudaPlan:
