@@ -70,6 +70,8 @@ Launch::Launch(Kernel& kernel, const Geometry& g, int arrays, const std::vector<
         throw std::invalid_argument("launch: threads, cluster and units_per_block must be positive");
     if (g.team > 0 && (!cooperative_ || cluster_ > 1 || words.empty()))
         throw std::invalid_argument("launch: blocks that share a row are launched cooperatively, without clusters");
+    if (g.hands_out && (cluster_ == 1 || words.empty()))
+        throw std::invalid_argument("launch: clusters take units from a counter, whose address is the last word");
     if (words_.size() > kMostWords) throw std::invalid_argument("launch: more than 4096 bytes of arguments");
     if (kernel.parameter_bytes() != 0 && kernel.parameter_bytes() != words_.size() * sizeof(std::int64_t)) {
         throw std::invalid_argument("launch: the kernel takes " + std::to_string(kernel.parameter_bytes()) +
@@ -118,6 +120,8 @@ Launch::Launch(Kernel& kernel, const Geometry& g, int arrays, const std::vector<
         }
         grid = std::min(grid, resident * g.waves);
     }
+    // Where each cluster has one unit there is nothing to hand out. Without waves, units are not all that there is.
+    if (g.hands_out && (g.waves == 0 || grid < ceil_div(g.units, g.units_per_block))) scratch_bytes_ = kScratchHead;
     grid = ceil_div(grid, g.cluster) * g.cluster;
     if (grid > kMostBlocks) throw std::invalid_argument("launch: more than 2^31 - 1 blocks; the plan needs waves");
     grid_ = static_cast<unsigned>(grid);

@@ -74,7 +74,7 @@ class Launch:
         into = self.x.__array_interface__["data"][0] - self.base.__array_interface__["data"][0]
         y = nan_filled(self.expected_shape, self.y_dtype)
         arrays = [simulator.Array(self.base, self.offsets[0], into), simulator.Array(y, self.offsets[1], word=1)]
-        if self.plan.team:
+        if self.plan.shared_by:
             scratch = np.zeros((SCRATCH_HEAD + grid * self.plan.scratch_bytes) // 4, np.uint32)
             arrays.append(simulator.Array(scratch, word=1 + len(self.plan.words)))
         return arrays

@@ -49,6 +49,7 @@ class Gpu:
             arrays=plan.arrays,
             team=plan.team,
             scratch_bytes=plan.scratch_bytes,
+            hands_out=plan.hands_out,
             words=words[plan.arrays :],
             result_dtype=0,
             shape=(1,),

@@ -34,8 +34,9 @@ def launches():
         cases.append(launch("strided_split", op, Layout((3, 5000, 9), 1), dtype, algorithm="strided_split"))
         cases.append(launch("cluster", op, odd, dtype, algorithm="cluster"))
     for blocks, staged in ((2, True), (3, True), (8, False), (16, True)):
-        tuning = Tuning(blocks=blocks, staged=staged)
-        cases.append(launch("cluster", "softmax", Layout((40, 40001)), algorithm="cluster", tuning=tuning))
+        for handed in (False, True):
+            tuning = Tuning(blocks=blocks, staged=staged, handed=handed)
+            cases.append(launch("cluster", "softmax", Layout((40, 40001)), algorithm="cluster", tuning=tuning))
     for parts in (4, 7):
         tuning = Tuning(blocks=5, staged=True, parts=parts)
         cases.append(launch("split", "softmax", Layout((5, 70001)), algorithm="split", tuning=tuning))

@@ -22,12 +22,19 @@ from onepass.problem import make_problem
 KINDS = {
     "registers": Tuning(threads=64, blocks=3, staged=False),
     "shared memory": Tuning(threads=64, blocks=3, staged=True),
+    "registers, handed out": Tuning(threads=64, blocks=3, staged=False, handed=True),
+    "shared memory, handed out": Tuning(threads=64, blocks=3, staged=True, handed=True),
 }
 
 
 def kinds_of(op):
     """A reduction waits nowhere."""
-    return KINDS if op in ("softmax", "log_softmax") else {"nothing": Tuning(threads=64, blocks=3)}
+    if op in ("softmax", "log_softmax"):
+        return KINDS
+    return {
+        "nothing": Tuning(threads=64, blocks=3),
+        "nothing, handed out": Tuning(threads=64, blocks=3, handed=True),
+    }
 
 
 def cases(op, kind):
@@ -79,7 +86,8 @@ def test_every_layout(machine, key):
     """One cluster that takes every row, and three."""
     for case in ALL[key]:
         assert (case.plan.algorithm, case.plan.cluster, case.plan.team, case.plan.reads) == ("cluster", 3, 0, 1)
-        assert bool(case.plan.shared_bytes) == (key[1] == "shared memory")
+        assert bool(case.plan.shared_bytes) == key[1].startswith("shared memory")
+        assert case.plan.hands_out == key[1].endswith("handed out")
     check_results(machine, ALL[key], grids=(3, 9))
 
 
@@ -100,7 +108,9 @@ def test_functors(machine):
 def test_the_same_bits_under_every_schedule(machine):
     for key in (
         ("softmax", "registers"),
+        ("softmax", "registers, handed out"),
         ("log_softmax", "shared memory"),
+        ("log_softmax", "shared memory, handed out"),
         ("logsumexp", "nothing"),
         ("sum", "nothing"),
     ):
@@ -121,6 +131,7 @@ def plan(shape, device="h200", op="softmax", dtype="float32", **tuning):
     ("shape", "device", "tuning", "reason"),
     [
         ((8, 65536), "a100", {}, "sm_80 has no clusters"),
+        ((1 << 32, 8), "h200", {}, "clusters count rows, up to 4294901760, and there are 4294967296"),
         ((8, 65536), "rtx4090", {"blocks": 2}, "sm_89 has no clusters"),
         ((8, 65536), "h200", {"blocks": 17}, "2 to 16 blocks, not 17"),
         ((8, 65536), "rtx5090", {"blocks": 16}, "2 to 8 blocks, not 16"),
@@ -141,27 +152,43 @@ def test_refused_with_a_reason(shape, device, tuning, reason):
         # Few rows of 64 to 256 KiB: as many blocks each as are at work at once.
         ((1, 32768), "float32", 8),
         ((64, 32768), "float32", 8),
-        ((256, 32768), "float32", 4),
-        ((512, 32768), "float32", 2),
+        ((512, 20000), "float32", 2),
         ((128, 32768), "bfloat16", 8),
-        ((512, 65536), "bfloat16", 2),
         ((8, 50257), "float32", 8),
+        # Rows that are handed out: more and smaller blocks for longer ones.
+        ((256, 32768), "float32", 8),
+        ((512, 65536), "bfloat16", 8),
+        ((4096, 40000), "bfloat16", 4),
+        ((4096, 50256), "bfloat16", 8),
+        ((8192, 40000), "float32", 8),
+        ((4096, 50257), "float32", 8),
+        ((4096, 65536), "float32", 16),
+        ((4096, 128256), "bfloat16", 16),
+        ((64, 128256), "bfloat16", 16),
+        ((1, 128256), "bfloat16", 16),
+        ((32, 128256), "float32", 16),
+        ((128, 262144), "float32", 16),
+        ((8192, 262144), "bfloat16", 16),
         # Rows of which shared memory has room for two: two blocks each, and their registers.
         ((4096, 20000), "float32", 2),
         ((600, 24001), "float32", 2),
         ((4096, 17000), "float32", 1),
         ((4096, 26000), "float32", 1),
-        ((4096, 40000), "bfloat16", 1),
+        ((4096, 32768), "bfloat16", 1),
         ((512, 32768), "bfloat16", 1),
         # More rows, rows of another size, rows off the boundaries of packs.
         ((1024, 32768), "float32", 1),
         ((64, 8192), "float32", 1),
         ((128, 16384), "float32", 1),
         ((1, 128256), "float32", 1),
-        ((128, 262144), "float32", 1),
+        ((8, 128256), "float32", 1),
+        ((1, 262144), "bfloat16", 1),
+        ((128, 524288), "float32", 1),
+        ((4096, 600000), "bfloat16", 1),
         ((64, 50257), "float32", 1),
-        ((8, 128256), "bfloat16", 1),
+        ((4096, 50257), "bfloat16", 1),
         ((8, 32768), "float64", 1),
+        ((4096, 32768), "float64", 1),
     ],
 )
 def test_chosen_where_it_was_measured_to_pay(shape, dtype, blocks):
@@ -192,5 +219,5 @@ def test_a_cluster_fits_the_device(device):
 
 
 def test_a_plan_says_what_it_is():
-    assert "cluster: 8 blocks of 256 per row, 16 x packs of 4 each" in str(plan((128, 131072)))
-    assert any("shared by a cluster of 8 blocks" in why for why in plan((128, 131072)).why)
+    assert "cluster: 16 blocks of 128 per row, 16 x packs of 4 each" in str(plan((128, 131072)))
+    assert any("shared by a cluster of 16 blocks" in why for why in plan((128, 131072)).why)

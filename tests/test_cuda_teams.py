@@ -74,6 +74,12 @@ TWO_SIZES = [
     launch("exact", "log_softmax", Layout((3, 900)), algorithm="split", tuning=Tuning(threads=64, blocks=4)),
     launch("wide", "logsumexp", Layout((2, 900)), "float64", algorithm="split", tuning=Tuning(threads=64, blocks=5)),
 ]
+# More rows than there are clusters: they are handed out.
+HANDED = [
+    launch("clusters", op, Layout((11, 700)), dtype, algorithm="cluster", tuning=tuning)
+    for op, dtype, blocks in (("softmax", "float32", 3), ("logsumexp", "bfloat16", 5), ("sum", "float32", 2))
+    for tuning in [Tuning(threads=64, blocks=blocks, handed=True)]
+]
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
 
@@ -134,7 +140,7 @@ def test_probabilities_sum_to_one(machine):
 
 @pytest.fixture(scope="module")
 def simulated():
-    machine = Simulator([case.plan for case in TWO_SIZES])
+    machine = Simulator([case.plan for case in (*TWO_SIZES, *HANDED)])
     yield machine
     machine.close()
 
@@ -157,6 +163,16 @@ def test_launches_of_any_size_share_scratch_memory(simulated):
     assert leaving == 0  # as the next launch wants it
     assert sequence == 12  # a row for each team: so many exchanges
     assert 0 < most * 4 <= words
+
+
+def test_the_counter_of_clusters_is_in_it_and_left_at_zero(simulated):
+    cases = [case for pair in zip(HANDED, TWO_SIZES, strict=True) for case in pair]
+    words = cuda_teams.scratch_words([case.plan for case in cases], 20)
+    left = run_in_turn(simulated, cases * 4, np.zeros(words, np.uint32))
+    sequence, leaving, _, handed = left[:4]
+    assert (sequence, leaving, handed) == (12, 0, 0)  # clusters have no part in the sequence
+    for case in HANDED:
+        assert 1 < case.plan.blocks(1, 20) // case.plan.cluster < 11
 
 
 def test_the_counter_starts_again_before_old_numbers_could_match(simulated):

@@ -70,6 +70,21 @@ def test_a_team_that_does_not_fit_is_refused(stub, kernel):
         bind_team(kernel, team=265)
 
 
+def bind_clusters(kernel, rows, waves=1):
+    words = (*WORDS, 0)
+    return bind(kernel, cluster=4, hands_out=True, units=4 * rows, units_per_block=1, waves=waves, words=words)
+
+
+def test_clusters_get_a_counter_where_they_take_more_than_one_row(stub, kernel, run, stream):
+    assert run(bind_clusters(kernel, rows=33), stream) == 0  # as many as the stub says are resident at once
+    assert "cuStreamGetCaptureInfo_v2" not in stub.calls
+    address = run(bind_clusters(kernel, rows=34), stream)
+    assert list(stub.launched.grid) == [4 * 33, 1, 1] and (stub.launched.cluster, stub.launched.cooperative) == (4, 0)
+    assert address and not any(ctypes.string_at(address, HEAD))
+    assert run(bind_clusters(kernel, rows=2, waves=0), stream) == address  # a grid that says nothing about rows
+    assert run(bind_team(kernel), stream) == address
+
+
 def test_a_stream_has_memory_of_its_own(kernel, run, stream):
     bound, other = bind_team(kernel), bind_team(kernel, team=7)
     mine = run(bound, stream)
@@ -203,6 +218,12 @@ def test_threads_find_memory_at_the_same_time(stub, kernel, fake_gpu):
     for thread in threads:
         thread.join()
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("changes", [{"cluster": 1}, {"words": ()}])
+def test_counters_that_make_no_sense_are_refused(kernel, changes):
+    with pytest.raises(ValueError, match="launch: clusters take units from a counter"):
+        bind(kernel, **{"cluster": 2, "hands_out": True, **changes})
 
 
 @pytest.mark.parametrize("changes", [{"cooperative": False}, {"cluster": 2}, {"words": ()}, {"team": -1}])

@@ -155,7 +155,7 @@ finally:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("softmax 128x262144 float32, ")
-    assert "the planner's: split: " in lines[0]
+    assert "the planner's: cluster: " in lines[0]
     assert any(line.startswith("  split staged=True threads=512 resident=1: split: ") for line in lines)
     assert sum(line.startswith("softmax ") for line in lines) == 2
     assert lines[-1] == "False"

@@ -57,6 +57,14 @@ def problems() -> Iterator[tuple]:
             yield "softmax", dtype, dtype, shape, dim, None, known
     for length in (17001, 20000, 20001):  # of which shared memory has room for three, or for two
         yield "softmax", "float32", "float32", (4096, length), 1, None, known
+    for op in ("softmax", "log_softmax"):  # clusters of 4 to 16 blocks, slices of one to four parts
+        for length in (40000, 40001, 50256, 65536, 128256, 128257):
+            yield op, "float32", "float32", (4096, length), 1, None, known
+        for length in (40000, 50256, 100001, 128256, 500001):
+            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, known
+        for dtype in ("float32", "bfloat16"):  # and fewer of larger blocks
+            for rows, length in ((20, 131072), (64, 128256), (64, 200001)):
+                yield op, dtype, dtype, (rows, length), 1, None, known
     for dtype in ("float32", "bfloat16"):
         for length in (100, 1023, 1024, 8192, 32768, 50257, 262144):
             yield "log_softmax", dtype, dtype, (4096, length), 1, None, known

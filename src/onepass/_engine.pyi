@@ -61,6 +61,7 @@ def bind_gpu(
     waves: int,
     team: int = 0,
     scratch_bytes: int = 0,
+    hands_out: bool = False,
     arrays: int,
     words: Sequence[int],
     result_dtype: int,

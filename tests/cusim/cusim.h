@@ -114,6 +114,11 @@ T* aligned(T* p, Site site) {
 #define __syncthreads() ::cusim::barrier(::cusim::here())
 #define __syncwarp() ::cusim::warp_barrier(::cusim::here())
 
+inline unsigned __shfl_sync(unsigned mask, unsigned value, int source, int width = 32,
+                            cusim::Site site = cusim::here()) {
+    return cusim::exchange(mask, value, cusim::view().lane / width * width + source % width, site);
+}
+
 inline unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lane_mask, int width = 32,
                                 cusim::Site site = cusim::here()) {
     const int lane = cusim::view().lane, source = lane ^ lane_mask;

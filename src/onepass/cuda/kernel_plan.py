@@ -111,6 +111,7 @@ class Tuning:
     staged: bool | None = None
     blocks: int | None = None  # per row, split, cluster and stream
     parts: int | None = None  # of a slice of split or cluster that waits in shared memory
+    handed: bool | None = None  # clusters take rows as they are ready for them
 
 
 @dataclass(frozen=True)
@@ -128,19 +129,24 @@ class CudaPlan:
     units_per_block: int
     waves: int  # the grid is no larger than this many times the blocks that are resident at once
     arrays: int  # whose addresses come first in the Job: the input, the result, then what else is read
-    words: tuple[int, ...]  # the Job after these
+    words: tuple[int, ...]  # the Job after these; where blocks share a row, the last is the address of scratch memory
     shape: tuple[tuple[str, int | str], ...]  # the kernel's parameters
     reads: int
     input_bytes: int
     result_bytes: int
     team: int = 0  # blocks that share a row through memory, all teams of a launch at work at once; 0: none do
-    scratch_bytes: int = 0  # of memory that such blocks share, for each; the last of the words is its address
+    scratch_bytes: int = 0  # of memory that such blocks share, for each; clusters have a counter of rows there, no more
     why: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def shared_by(self) -> int:
         """Blocks that share a row: of a team or of a cluster; 0: none do."""
         return self.team or (self.cluster if self.cluster > 1 else 0)
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether clusters take rows from a counter, whose address is the last of the words."""
+        return dict(self.shape).get("handed") == "true"
 
     @property
     def moved_bytes(self) -> int:

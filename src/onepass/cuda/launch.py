@@ -92,6 +92,7 @@ def bind(problem: Problem, source: Input, out: Any, plan: CudaPlan) -> _engine.B
         arrays=plan.arrays,
         team=plan.team,
         scratch_bytes=plan.scratch_bytes,
+        hands_out=plan.hands_out,
         words=plan.words,
         result_dtype=arrays.DTYPES.index(problem.result_dtype),
         shape=problem.result_shape,

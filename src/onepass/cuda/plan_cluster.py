@@ -17,11 +17,20 @@ from .thresholds import (
     CLUSTER_ROWS_PER_MULTIPROCESSOR,
     CLUSTER_THREADS,
     CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR,
+    FEWEST_HANDED_BYTES,
+    HANDED_ROWS_PER_CLUSTER,
+    HANDED_SLICE_BYTES,
+    HANDED_THREADS,
     LONE_THREADS,
     LONG_CLUSTER_PACKS,
     LONG_CLUSTER_THREADS,
+    MOST_BLOCK_REGISTERS,
+    MOST_BYTES_OF_FEWEST_HANDED_ROWS,
+    MOST_HANDED_BYTES,
     MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW,
     MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW,
+    MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS,
+    MULTIPROCESSORS_PER_HANDED_ROW,
     PAIR_THREADS,
     PAIRED_ROWS_PER_MULTIPROCESSOR,
     PORTABLE_CLUSTER,
@@ -29,12 +38,62 @@ from .thresholds import (
     floor_power,
 )
 
+# What the counter of cluster_exchange.h holds.
+MOST_HANDED_ROWS = (1 << 32) - (1 << 16)
+_HANDED_REGISTERS = 72
+
 
 def cluster_pays(choice: Choice, alignment: str) -> bool:
-    """Whether rows are of the size, and as few, that a cluster for each is faster than anything else."""
-    rows, length, multiprocessors = choice.problem.rows, choice.problem.length, choice.device.multiprocessors
+    """Whether rows are of the size that clusters are faster for than anything else."""
     if choice.device.most_clustered < PORTABLE_CLUSTER or not choice.elementwise or choice.kept_size > 4:
         return False
+    if not _handing_out_pays(choice, alignment) and not _few_rows_pay(choice, alignment):
+        return False
+    bytes_of_row = choice.problem.length * choice.kept_size
+    choice.why.append(f"{choice.problem.rows} rows of {bytes_of_row} bytes: the blocks of a cluster share each")
+    return True
+
+
+def _handing_out_pays(choice: Choice, alignment: str) -> bool:
+    """Whether rows are as long that clusters, which take them as they are ready, are faster than anything else."""
+    row_bytes = choice.problem.length * choice.kept_size
+    if _handed_tuning(choice) is None:
+        return False
+    fewest = choice.problem.rows * MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS < choice.device.multiprocessors
+    if fewest and row_bytes > MOST_BYTES_OF_FEWEST_HANDED_ROWS[choice.kept_size]:
+        return False
+    if _all_at_once(choice) and alignment != "whole" and _rows_that_fit(choice) > 0:
+        return False
+    if choice.kept_size == 4:
+        return choice.problem.length > LONE_THREADS * MOST_BLOCK_REGISTERS  # a block holds shorter ones in registers
+    # One of which shared memory has room for two is for a block if it starts off the boundaries of packs.
+    return _rows_that_fit(choice) <= PAIRED_ROWS_PER_MULTIPROCESSOR - (alignment != "whole")
+
+
+def _handed_tuning(choice: Choice) -> Tuning | None:
+    """Blocks and threads of the clusters for rows that are handed out; None for those that are too short or too long,
+    wait as float64, or have a tuning."""
+    row_bytes = choice.problem.length * choice.kept_size
+    if choice.tuning != Tuning() or not choice.elementwise or choice.registers_per_element > 1:
+        return None
+    if not FEWEST_HANDED_BYTES[choice.kept_size] <= row_bytes <= MOST_HANDED_BYTES:
+        return None
+    sizes = list(HANDED_SLICE_BYTES)
+    blocks = next((n for n in sizes if row_bytes <= n * HANDED_SLICE_BYTES[n]), sizes[-1])
+    if blocks > choice.device.most_clustered:
+        return None
+    small = row_bytes <= blocks * HANDED_SLICE_BYTES[blocks] and not _all_at_once(choice)
+    return Tuning(blocks=blocks, threads=HANDED_THREADS if small else CLUSTER_THREADS)
+
+
+def _all_at_once(choice: Choice) -> bool:
+    """Whether rows are as few that no cluster has to take a second one."""
+    return choice.problem.rows * MULTIPROCESSORS_PER_HANDED_ROW[choice.kept_size] <= choice.device.multiprocessors
+
+
+def _few_rows_pay(choice: Choice, alignment: str) -> bool:
+    """Whether rows are as few that a cluster for each is faster than a block."""
+    rows, length, multiprocessors = choice.problem.rows, choice.problem.length, choice.device.multiprocessors
     if length * choice.kept_size < CLUSTER_ROW_BYTES or length > CLUSTER_LENGTH:
         return False
     if rows > CLUSTER_ROWS_PER_MULTIPROCESSOR * multiprocessors:
@@ -46,10 +105,7 @@ def cluster_pays(choice: Choice, alignment: str) -> bool:
         return False
     # A block holds rows of 16-bit elements of that size in shared memory.
     held = LONE_THREADS * BLOCK_REGISTERS if choice.kept_size == 4 else 0
-    if length <= held and rows > multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW:
-        return False
-    choice.why.append(f"{rows} rows of {length * choice.kept_size} bytes: the blocks of a cluster share each")
-    return True
+    return length > held or rows <= multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW
 
 
 def pair_pays(choice: Choice) -> bool:
@@ -82,11 +138,15 @@ def plan_pair(choice: Choice, pack: int, alignment: str) -> CudaPlan:
 
 def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     """The plan for "cluster"; refused with a reason where it cannot serve."""
+    if choice.problem.rows > choice.device.multiprocessors or not _few_rows_pay(choice, alignment):
+        choice = replace(choice, tuning=_handed_tuning(choice) or choice.tuning)
     most, blocks = choice.device.most_clustered, choice.tuning.blocks
     if most == 1:
         raise choice.refuse(f"sm_{choice.device.architecture} has no clusters of blocks; sm_90 and later do")
     if blocks is not None and not 2 <= blocks <= most:
         raise choice.refuse(f"a cluster has 2 to {most} blocks, not {blocks}")
+    if choice.problem.rows > MOST_HANDED_ROWS:
+        raise choice.refuse(f"clusters count rows, up to {MOST_HANDED_ROWS}, and there are {choice.problem.rows}")
     packs = max(1, choice.problem.length // pack)
     cut_row = _cut_waiting if choice.elementwise else _cut_read_once
     cuts = [cut for n in ([blocks] if blocks else _sizes(most)) if (cut := cut_row(choice, pack, packs, n))]
@@ -100,11 +160,25 @@ def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     at_once = CLUSTER_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors // max(1, choice.problem.rows)
     fewest = min(PORTABLE_CLUSTER, floor_power(max(1, at_once)))
     cut = next((cut for cut in cuts if cut.blocks >= fewest and cut.resident >= CLUSTER_RESIDENT), cuts[-1])
+    cut = replace(cut, handed=_hands_out(choice, cut))
+    if cut.handed and cut.parts > (3 if alignment == "whole" else 2):
+        # 64 registers each are too few for the totals of so many parts beside what handing out takes: they spill.
+        most = choice.device.registers // (_HANDED_REGISTERS * cut.threads)
+        cut = replace(cut, resident=min(cut.resident, most))
     if not choice.elementwise:
         return build_split(
             choice, "cluster", "split_reduce" if choice.problem.op in REDUCTIONS else "stream", pack, alignment, cut
         )
     return build_split(choice, "cluster", "split", pack, alignment, cut)
+
+
+def _hands_out(choice: Choice, cut: TeamCut) -> bool:
+    """Whether clusters take rows as they are ready for them, rather than as many each."""
+    if choice.tuning.handed is not None:
+        return choice.tuning.handed
+    at_once = max(1, cut.resident * choice.device.multiprocessors // cut.blocks)
+    fewest = HANDED_ROWS_PER_CLUSTER[cut.parts > 0]
+    return choice.elementwise and choice.problem.rows >= fewest * at_once
 
 
 def _sizes(most: int) -> list[int]:
@@ -117,8 +191,8 @@ def _threads(choice: Choice, slice_packs: int) -> int:
 
 
 def _scratch_bytes(choice: Choice, blocks: int, threads: int) -> int:
-    """Of cluster_exchange.h: two places for the states of all warps, and barriers."""
-    return 2 * (threads // 32 * blocks * 8 * ceil_div(state_bytes(choice), 8) + 8)
+    """Of cluster_exchange.h: two places for the states of all warps and the number of a row, and barriers."""
+    return 2 * (threads // 32 * blocks * 8 * ceil_div(state_bytes(choice), 8) + 16)
 
 
 def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut | None:

@@ -29,6 +29,7 @@ class TeamCut:
     shared_bytes: int = 0
     reads: int = 1
     clustered: bool = False  # the blocks are a cluster
+    handed: bool = False  # clusters take rows as they are ready for them
 
     @property
     def shape(self) -> dict[str, int | str | bool]:
@@ -46,10 +47,14 @@ class TeamCut:
         blocks = f"shared by {'a cluster of ' * self.clustered}{self.blocks} block{'s' * (self.blocks != 1)}"
         if self.shared_bytes:
             parts = f", {self.parts} part{'s' * (self.parts != 1)}" if self.parts else ""
-            return f"{blocks}, in {self.shared_bytes} bytes of shared memory each{parts}: read once"
+            return f"{blocks}, in {self.shared_bytes} bytes of shared memory each{parts}: read once{self._rows}"
         if self.packs:
-            return f"{blocks} of {self.threads} threads that hold {self.packs} packs each: read once"
+            return f"{blocks} of {self.threads} threads that hold {self.packs} packs each: read once{self._rows}"
         return f"{blocks} of {self.threads} threads, and waiting nowhere: read {('once', 'twice')[self.reads - 1]}"
+
+    @property
+    def _rows(self) -> str:
+        return "; clusters take rows as they are ready for them" if self.handed else ""
 
     def team(self, state_bytes: int) -> Team:
         """Each block has two places for a state, of so many bytes: words go in pairs, each with its number. A cluster

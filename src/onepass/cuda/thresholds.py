@@ -153,6 +153,30 @@ MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW = 8
 # More than so many rows of 16-bit elements on a multiprocessor whose shared memory has room for three are not for
 # clusters: H200, November 2026, 512x32768 bfloat16 22.6 us by block_smem for 24.5.
 CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR = 2
+# Longer rows, and more of them, are for clusters that take rows as they are ready for them. Their blocks are small, so
+# that a multiprocessor has many, and while one waits for its cluster others load: 4 of 128 threads each, 8 or 16, of no
+# more bytes of a row than that, else 16 of 256. H200, November 2026, us, against blocks that meet in memory, or one
+# block: float32 128x262144 78.9 for 86.3, 512x128256 139 for 151, 4096x65536 540 for 599, 4096x128256 1052 for 1159,
+# 4096x50257 449 for 470, 8192x40000 658 for 682, but 4096x32768 273 for 268; bfloat16 4096x128256 526 for 587,
+# 8192x262144 2176 for 2380, 32768x65536 2145 for 2197, 4096x50256 217 for 229, 4096x50257 231 for 228, 512x50256 33.2
+# for 35.4, 4096x40000 174 for 197, 64x128256 15.2 for 15.9; log_softmax the same.
+HANDED_THREADS = 128
+HANDED_SLICE_BYTES = {4: 24 << 10, 8: 28 << 10, 16: 32 << 10}  # 4096x128256 bfloat16 526 by 16, 534 by 8
+# Rows of fewer bytes, by those of an element, are for others: 512x20000 float32 27.4 by two of 256, 28.1 by 4;
+# 4096x32768 bfloat16 140.6 by one block, 141.5 by 4.
+FEWEST_HANDED_BYTES = {2: 76 << 10, 4: 96 << 10}
+# Of longer ones 16 blocks leave a multiprocessor room for one of them: 128x524288 float32 179 for 167.
+MOST_HANDED_BYTES = 1 << 20
+# Rows are handed out if a cluster has so many, in registers or in shared memory, where the next one comes meanwhile.
+# The time of fewer is that of instructions, of which it takes 200 more: 64x32768 float32 12.2 for 11.2, 128x32728 17.9
+# for 15.5, a row or two in registers for a cluster; but 4096x20000 173 for 179, 128x131072 42.1 for 44.8.
+HANDED_ROWS_PER_CLUSTER = (4, 1)
+# Rows that are one for so many multiprocessors, or fewer, have more threads: 64x128256 float32 25.1 with 256 each, 27.2
+# with 128, but of bfloat16 17.1 and 15.2. Of the fewest, float32 rows and longer ones are for more blocks, which meet
+# in memory; 8x128256 bfloat16 takes 7.8 by a cluster, 8.4 by those.
+MULTIPROCESSORS_PER_HANDED_ROW = {2: 4, 4: 2}
+MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS = 8
+MOST_BYTES_OF_FEWEST_HANDED_ROWS = {2: 256 << 10, 4: 0}
 # As many blocks share a row as make so many on a multiprocessor, all of them at work at once.
 CLUSTER_BLOCKS_PER_MULTIPROCESSOR = 8
 # Of long float32 rows of which shared memory has room for two, two blocks that hold one in their registers are faster

@@ -29,7 +29,7 @@ struct alignas(128) ScratchHead {
     unsigned sequence;  // number of the last exchange
     unsigned left;      // blocks that will not look at scratch memory again in this launch
     unsigned most;      // slots that have been in use, in units of 16 bytes
-    unsigned unused;
+    unsigned handed;    // rows that clusters have taken in this launch, beside the first of each
 };
 
 inline constexpr unsigned kLastSequence = 0xf0000000u;
@@ -49,8 +49,8 @@ struct TeamPlace {
 };
 
 // Of a launch with one exchange a row, by the team that has the most.
-__device__ __forceinline__ unsigned exchanges_of(int64 rows, const TeamPlace& place) {
-    return static_cast<unsigned>((rows + place.teams - 1) / place.teams);
+__device__ __forceinline__ unsigned exchanges_of(int64 rows, unsigned teams) {
+    return static_cast<unsigned>((rows + teams - 1) / teams);
 }
 
 // A team's part of scratch memory: what each block publishes at a time, kStates states of type State, and the numbers
@@ -162,7 +162,7 @@ class TeamMemory {
 };
 
 // Exchanges of a State among all threads of the blocks of each team, kThreads of each block; a thread looks after
-// kSlots of the other blocks.
+// kSlots of the other blocks. Rows are shared out evenly: with so many blocks to a team, teams are equally fast.
 template <class State, int kThreads, int kSlots>
 class Exchange {
    public:
@@ -173,8 +173,14 @@ class Exchange {
         State of_team[kWarps];  // what the warps have made of the blocks that they look after
     };
 
-    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, Scratch& scratch)
-        : memory_(team, place), scratch_(scratch) {}
+    __device__ __forceinline__ Exchange(const Team& team, const TeamPlace& place, int64 rows, Scratch& scratch)
+        : memory_(team, place), scratch_(scratch), teams_(place.teams), rows_(rows) {}
+
+    // To be called when a row is begun.
+    __device__ __forceinline__ void begin_row() const {}
+
+    // Of this team after `row`, whose exchange is over.
+    __device__ __forceinline__ int64 row_after(int64 row) const { return row + teams_; }
 
     // Every thread brings its state, and gets what `merge` makes of those of the whole team. merge(states) is called by
     // whole warps, with the states of each lane, and returns their total in every lane; missing states are `identity`.
@@ -213,11 +219,13 @@ class Exchange {
 
     // As TeamMemory's.
     __device__ __forceinline__ unsigned leave() const { return memory_.leave(); }
-    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const { memory_.left(before, exchanges); }
+    __device__ __forceinline__ void left(unsigned before) const { memory_.left(before, exchanges_of(rows_, teams_)); }
 
    private:
     TeamMemory<State, 1> memory_;
     Scratch& scratch_;
+    const unsigned teams_;
+    const int64 rows_;
 };
 
 // Merges the states that the lanes of a warp have: an Exchange's `merge`.

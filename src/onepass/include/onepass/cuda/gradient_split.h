@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch);
+    Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
     const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             });
         }
     }
-    exchange.left(leaving, exchanges_of(job.rows, place));
+    exchange.left(leaving);
 }
 
 template <class Op, class Dy, class Saved, class Dx, GradientSplit kShape>
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr int N = Rows::N;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch);
+    Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
     for (int64 r = place.team; r < job.rows; r += place.teams) {
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             write_gradients<Op>(slice.writer, column, values, sum);
         });
     }
-    exchange.left(leaving, exchanges_of(job.rows, place));
+    exchange.left(leaving);
 }
 
 }  // namespace onepass::cuda

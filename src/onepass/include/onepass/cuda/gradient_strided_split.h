@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kShape.threads, 1) gradient_strided_split(
         if (tile + place.teams >= tiles) leaving = others.leave();
         steps.write(sum);
     }
-    others.left(leaving, exchanges_of(tiles, place));
+    others.left(leaving, exchanges_of(tiles, place.teams));
 }
 
 }  // namespace onepass::cuda

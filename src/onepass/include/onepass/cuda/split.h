@@ -20,6 +20,7 @@ struct Split {
     int packs;     // that a thread has of a slice, or of a part of it
     int slots;     // states of other blocks that a thread looks after
     int cluster;   // blocks of a row, if they are a cluster; 0: they meet in scratch memory
+    bool handed;   // clusters take rows as they are ready for them
     int parts;     // of a slice that waits in shared memory; 0: it waits in registers, or nowhere
     int pack;      // elements per access
     Alignment alignment;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Kept = choose<kSame<Load, Direct>, In, C>;
     using Totals = MergeTotals<Op, typename Rows::V, Rows::kMasked>;
     using State = typename Totals::State;
-    using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster>;
+    using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;
     // The exponentials wait in the row's place, each thread's relative to the maximum of its own elements of a part.
     constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
     // A part with huge numbers is brought near 0 in place. In float64, edges leave no registers for that. (g++
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch);
+    Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
     const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
@@ -178,9 +179,11 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         (held.template for_all<kKeep>(add), ...);
         return Totals::pack(max, sum);
     };
+    int64 next = 0;  // row
     const auto total_of = [&](int64 r, const State& mine) {
         const State total = exchange(mine, Totals::identity(), Totals());
-        if (r + place.teams >= job.rows) leaving = exchange.leave();
+        next = exchange.row_after(r);
+        if (next >= job.rows) leaving = exchange.leave();
         return total;
     };
     // From what waits to what is written, of a part with that maximum.
@@ -194,7 +197,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     };
 
     if constexpr (kShape.parts == 0) {
-        for (int64 r = place.team; r < job.rows; r += place.teams) {
+        for (int64 r = place.team; r < job.rows; r = next) {
+            exchange.begin_row();
             const auto slice = slice_of(r);
             auto held = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut>::of(slice);
             const State mine = part_of(held.packs, held.edge);
@@ -216,7 +220,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         };
         auto slice = slice_of(place.team);
         for_constants<kShape.parts>([&](auto part) { bring(part, true, slice); });
-        for (int64 r = place.team; r < job.rows; r += place.teams) {
+        for (int64 r = place.team; r < job.rows; r = next) {
+            exchange.begin_row();
             auto edge = HeldEdge<C, typename Rows::RowCut>::of(slice);
             State parts[kShape.parts];
             for_constants<kShape.parts>([&](auto constant) {
@@ -233,8 +238,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             const State total = total_of(r, Totals::of_parts(parts));
             const auto row = Rows::exponential_of(total.max);
             const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
-            const bool more = r + place.teams < job.rows;
-            const auto next = more ? slice_of(r + place.teams) : slice;
+            const bool more = next < job.rows;
+            const auto after = more ? slice_of(next) : slice;
             for_constants<kShape.parts>([&](auto constant) {
                 constexpr int part = decltype(constant)::value;
                 finish(result, row, parts[part].max, [&](const auto& to_result) {
@@ -244,12 +249,12 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                     waiting.template for_present<part>(slice.cut, write);
                     if constexpr (part == kShape.parts - 1) edge.for_present(slice.cut, write);
                 });
-                bring(constant, more, next);
+                bring(constant, more, after);
             });
-            slice = next;
+            slice = after;
         }
     }
-    exchange.left(leaving, exchanges_of(job.rows, place));
+    exchange.left(leaving);
 }
 
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
@@ -259,22 +264,24 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using C = typename Rows::C;
     using V = typename Rows::V;
     using Totals = MergeTotals<Op, V, Rows::kMasked>;
-    using Others = TeamExchange<typename Totals::State, kShape.threads, kShape.slots, kShape.cluster>;
+    using Others = TeamExchange<typename Totals::State, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;
     constexpr int T = kShape.threads;
     constexpr int N = kShape.pack;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch);
+    Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
-    for (int64 r = place.team; r < job.rows; r += place.teams) {
+    for (int64 r = place.team, next; r < job.rows; r = next) {
+        exchange.begin_row();
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
         OnlineState<V> mine;
         for_each<T, N>(slice, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
         auto sum = mine.d;
         if (mine.m != -kInfinity<C>) sum = anchored<Op, V>(sum, mine.m, Totals::exponential_of_part(mine.m));
         const auto total = exchange(Totals::pack(mine.m, sum), Totals::identity(), Totals());
-        if (r + place.teams >= job.rows) leaving = exchange.leave();
+        next = exchange.row_after(r);
+        if (next >= job.rows) leaving = exchange.leave();
         const auto result = Rows::finish(total.max, Rows::exponential_of(total.max), Totals::sum_of(total));
         if constexpr (Op::kElementwise) {
             for_each_back<T, N>(slice, threadIdx.x, [&](int64 column, auto& values) {
@@ -284,7 +291,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             if (place.rank == 0 && threadIdx.x == 0) slice.writer.one(0, result);
         }
     }
-    exchange.left(leaving, exchanges_of(job.rows, place));
+    exchange.left(leaving);
 }
 
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
@@ -293,22 +300,24 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
     using State = typename Op::template State<C>;
-    using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster>;
+    using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     const TeamPlace place(job);
-    Others exchange(job, place, team_scratch);
+    Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
-    for (int64 r = place.team; r < job.rows; r += place.teams) {
+    for (int64 r = place.team, next; r < job.rows; r = next) {
+        exchange.begin_row();
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
         auto state = Op::template identity<C>();
         for_each<kShape.threads, kShape.pack>(slice, threadIdx.x,
                                               [&](int64, auto& values) { Op::template push<In>(state, values); });
         state = exchange(state, Op::template identity<C>(), MergeStates<State, typename Op::Combine>());
-        if (r + place.teams >= job.rows) leaving = exchange.leave();
+        next = exchange.row_after(r);
+        if (next >= job.rows) leaving = exchange.leave();
         if (place.rank == 0 && threadIdx.x == 0) slice.writer.one(0, Op::finish(state, job.length));
     }
-    exchange.left(leaving, exchanges_of(job.rows, place));
+    exchange.left(leaving);
 }
 
 }  // namespace onepass::cuda

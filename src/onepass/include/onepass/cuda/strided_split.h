@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             part.store(0, part.start.y, results);
         }
     }
-    others.left(leaving, exchanges_of(tiles, place));
+    others.left(leaving, exchanges_of(tiles, place.teams));
 }
 
 template <class Op, class In, class Out, StridedSplit kShape, class Load = Direct, class Store = Direct>
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split
             part.store(0, part.start.y, results);
         }
     }
-    others.left(leaving, exchanges_of(tiles, place));
+    others.left(leaving, exchanges_of(tiles, place.teams));
 }
 
 }  // namespace onepass::cuda
