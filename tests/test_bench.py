@@ -299,7 +299,10 @@ def one_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     paths = {kind: folder / f"run.{kind}" for kind in ("json", "html")}
     pytest.MonkeyPatch().setattr(run, "FULL", TINY)
-    code = run_benchmark(cells=["softmax-8x8-numpy"], against=["numpy", "scipy"], **paths)
+    with pytest.MonkeyPatch().context() as settings:
+        settings.setenv("ONEPASS_CACHE_DIR", str(folder))
+        settings.setenv("ONEPASS_OTHER", "1")
+        code = run_benchmark(cells=["softmax-8x8-numpy"], against=["numpy", "scipy"], **paths)
     return code, paths
 
 
@@ -321,6 +324,8 @@ def test_json_says_what_where_when_and_every_raw_number(document):
     assert document["schema"] == SCHEMA
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", document["date"])
     assert {"processor", "isa", "cores", "memory_bytes", "l2_bytes", "environment"} <= document["machine"].keys()
+    environment = document["machine"]["environment"]
+    assert environment["ONEPASS_OTHER"] == "1" and "ONEPASS_CACHE_DIR" not in environment  # a setting, and a folder
     assert {"rounds", "window_seconds", "threads", "quick"} <= document["settings"].keys()
     assert set(document["contenders"]) == {"onepass", "numpy", "scipy"}
     (cell,) = document["cells"]

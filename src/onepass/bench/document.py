@@ -22,6 +22,7 @@ _ENVIRONMENT = (
     *("ONEPASS_", "ATEN_CPU_CAPABILITY", "THP_MEM_ALLOC", "XLA_", "NPROC"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"),
 )
+_FOLDERS = ("ONEPASS_CACHE_DIR",)  # where things lie on a machine changes nothing
 
 
 def _machine() -> dict[str, Any]:
@@ -35,7 +36,11 @@ def _machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",  # without who built it
         "python": platform.python_version(),
         "transparent_huge_pages": huge_pages,
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)},
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_ENVIRONMENT) and name not in _FOLDERS
+        },
     }
 
 
