@@ -88,6 +88,8 @@ def plan_slabs(
     width = budget // max(1, length * cost.element + cost.kept)
     if access == Access.RANDOM and width * cost.item >= SHORTEST_RUN:
         return Columns(width)
+    if length == 0 and width > 0:  # nothing is read, and results come in file order
+        return Columns(width)
     if passes > 1 and access == Access.ONCE:
         return None
     width = max(1, min(inner, budget // 4 // STREAM_STATE))
