@@ -87,7 +87,7 @@ def _handed_tuning(choice: Choice) -> Tuning | None:
 
 
 def _all_at_once(choice: Choice) -> bool:
-    """Whether rows are as few that no cluster has to take a second one."""
+    """Whether rows are so few that larger blocks for each pay."""
     return choice.problem.rows * MULTIPROCESSORS_PER_HANDED_ROW[choice.kept_size] <= choice.device.multiprocessors
 
 
