@@ -23,6 +23,7 @@ SHORT = {
     "one column": Layout((7, 1)),
     "a row shorter than its head": Layout((5, 5), past=(1, 1)),
     "fewer packs than blocks": Layout((4, 8)),
+    "many rows for each team, which begin in turn": Layout((50, 40)),
 }
 
 

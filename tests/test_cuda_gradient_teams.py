@@ -24,6 +24,7 @@ FEW_COLUMNS = ("columns, an odd number", "a middle dim, dy has one value for a r
 # Slices of nothing: more blocks than packs, and rows that are all head or all tail.
 SHORT = {
     "fewer packs than blocks": Layout((4, 8)),
+    "many rows for each team, whose blocks lie apart": Layout((100, 40)),
     "a row shorter than its head": Layout((5, 5), saved=Place(past=1), dy=Place(past=1), dx=Place(past=1)),
 }
 # Of dy, of what was saved, of dx; in shared memory the second's slice starts behind that of the first.

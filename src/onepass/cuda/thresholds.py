@@ -97,8 +97,9 @@ STAGED_BLOCKS = {2: (256, 3), 4: (256, 3), 8: (512, 1)}
 # The same of rows of more packs than that: 128x262144 float32 86.3 with 2 of 512, 87.4 with 3 of 256, 128x524288 162.2
 # against 167.4; 128x131072 46.9 against 43.2. Slices are whole parts: 128x524288 166.2 with 22 blocks, whose threads
 # have 12 packs, 173.2 with 20, whose threads have 13.
+# 64x4194304 bfloat16 345 with 2 of 512, 365 with 3 of 256, 256x1048576 316 against 328.
 LONG_STAGED_PACKS = 1 << 15
-LONG_STAGED_BLOCKS = {2: (256, 3), 4: (512, 2), 8: (512, 1)}
+LONG_STAGED_BLOCKS = {2: (512, 2), 4: (512, 2), 8: (512, 1)}
 # A row that one block holds has it alone, if there are so many for a multiprocessor: 32768x65536 bfloat16 2213 against
 # 2375 by two blocks, 8192x40000 float32 681 against 704, 4096x50257 479 against 481, but 512x50257 76.5 against 67.4.
 ALONE_ROWS_PER_MULTIPROCESSOR = 8

@@ -15,7 +15,7 @@ namespace onepass::cuda {
 
 // What the host appends to the Job of a kernel whose rows are shared by several blocks.
 struct Team {
-    int64 blocks;  // that share a row: neighbours in the grid
+    int64 blocks;  // that share a row
     int64 slice;   // of a row, for one block: in packs, or in steps
     void* scratch;
 };
@@ -34,17 +34,24 @@ struct alignas(128) ScratchHead {
 
 inline constexpr unsigned kLastSequence = 0xf0000000u;
 
+// Where the blocks of a team are in the grid: side by side, as those of a cluster, or as far apart as may be.
+enum class Teams { neighbours, apart };
+
 // The thread block's place among those that share a row, and the rows of its team.
 struct TeamPlace {
     unsigned rank;   // within the team
     unsigned team;   // of the launch
     unsigned teams;  // in the launch
 
-    __device__ __forceinline__ explicit TeamPlace(const Team& team) {
+    __device__ __forceinline__ explicit TeamPlace(const Team& team, Teams lie = Teams::neighbours) {
         const auto blocks = static_cast<unsigned>(team.blocks);
         this->team = blockIdx.x / blocks;
         rank = blockIdx.x - this->team * blocks;
         teams = gridDim.x / blocks;
+        if (lie == Teams::apart) {
+            rank = blockIdx.x / teams;
+            this->team = blockIdx.x - rank * teams;
+        }
     }
 };
 

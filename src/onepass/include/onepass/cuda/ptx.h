@@ -193,6 +193,12 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 // In a loop that waits for another thread.
 __device__ __forceinline__ void wait_a_little() {}
 
+__device__ __forceinline__ void wait_for_cycles(unsigned cycles) {
+    const long long begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
+}
+
 // ---- blocks of a cluster, from sm_90 on ----
 //
 // A barrier in shared memory (an mbarrier) has two phases that alternate: one is over once the threads that it counts
