@@ -1,4 +1,4 @@
-// registers: gradients of rows of up to eight vectors, as many rows at once as a vector has lanes (short_rows.h).
+// registers: gradients of short rows, as many rows at once as a vector has lanes (short_rows.h).
 #pragma once
 
 #include "access.h"

@@ -1,4 +1,4 @@
-// Rows of up to eight vectors, as many at once as a vector has lanes: what the kernels of short rows have in common.
+// Rows of up to sixteen vectors, as many at once as a vector has lanes: what the kernels of short rows have in common.
 #pragma once
 
 #include "across.h"
@@ -10,7 +10,7 @@ inline namespace ONEPASS_ISA {
 template <class T>
 class RowBatches {
    public:
-    static constexpr int kMostVectors = 8;
+    static constexpr int kMostVectors = 16;
 
    protected:
     using C = Compute<T>;

@@ -1,4 +1,4 @@
-// registers: rows of up to eight vectors, as many rows at once as a vector has lanes.
+// registers: rows of up to sixteen vectors, as many rows at once as a vector has lanes.
 //
 // A short row is mostly what it needs once: its maximum, the reciprocal of its sum, its logarithm. For a batch of rows
 // these are computed together, row r in lane r of one vector (across.h).
