@@ -80,8 +80,8 @@ CASES = [
 
 
 def longest_in_registers(dtype, vectors=8):
-    """So many vectors of what is computed in; float64 rows of 31 are too long for eight of 128 bits."""
-    return vectors * _engine.vector_bytes() // (8 if dtype == "float64" else 4)
+    """Eight vectors of what is computed in, or so many of float32."""
+    return 8 * _engine.vector_bytes() // 8 if dtype == "float64" else vectors * _engine.vector_bytes() // 4
 
 
 @pytest.mark.parametrize(("algorithm", "shape", "dim"), CASES)

@@ -17,8 +17,8 @@ ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
 _REGISTER_VECTORS = 8
 # The same of softmax and log_softmax: what they compute hides the loads of the next batch. Measured on two cores of a
 # Zen 4 against `row`, rows of 256 float32 from L3 and from memory: softmax 1.7x and 1.2x, log_softmax 1.3x and 1.2x;
-# bfloat16 1.6x and 1.4x to 1.8x; float64, of 128, 1.4x to 1.6x and 1.0x to 1.1x; but logsumexp of those 0.9x, gradients
-# 1.1x and 0.65x.
+# bfloat16 1.6x and 1.4x to 1.8x; but gradients 1.1x and 0.65x. Not in float64, where a lane's sum of so many rounds too
+# often.
 _SOFTMAX_REGISTER_VECTORS = 16
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
@@ -179,7 +179,9 @@ def _nontemporal(problem: Problem, why: _Reasons) -> bool:
 
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:
     waits = not _one_pass(problem)
-    vectors = _SOFTMAX_REGISTER_VECTORS if problem.op in ("softmax", "log_softmax") else _REGISTER_VECTORS
+    vectors = _REGISTER_VECTORS
+    if problem.op in ("softmax", "log_softmax") and problem.compute_dtype == "float32":
+        vectors = _SOFTMAX_REGISTER_VECTORS
     register_row = vectors * machine.vector_bytes // ITEMSIZE[problem.compute_dtype]
     row_bytes = 2 * problem.length * _row_element_bytes(problem)
     beside = "what it is computed with" if problem.op in GRADIENTS else "their exponentials"
