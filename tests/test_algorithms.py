@@ -80,8 +80,8 @@ CASES = [
 
 
 def longest_in_registers(dtype, vectors=8):
-    """Eight vectors of what is computed in, or so many of float32."""
-    return 8 * _engine.vector_bytes() // 8 if dtype == "float64" else vectors * _engine.vector_bytes() // 4
+    """So many vectors of float32, or eight of float64, which are too few for rows of 31 if they have 128 bits."""
+    return _engine.vector_bytes() if dtype == "float64" else vectors * _engine.vector_bytes() // 4
 
 
 @pytest.mark.parametrize(("algorithm", "shape", "dim"), CASES)
@@ -108,6 +108,10 @@ def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, thread
 CHOICES = [
     ("softmax", (49_152, 8), "float32", -1, "registers", "a row is one vector or two"),
     ("log_softmax", (1000, 7), "float64", -1, "registers", "a row is a few vectors at most"),
+    ("softmax", (4096, 3 * _engine.vector_bytes()), "float32", -1, "registers", "twelve vectors"),
+    ("log_softmax", (4096, 3 * _engine.vector_bytes()), "bfloat16", -1, "registers", "twelve of float32"),
+    ("softmax", (4096, 3 * _engine.vector_bytes() // 2), "float64", -1, "row", "twelve of float64: sums would round"),
+    ("logsumexp", (4096, 3 * _engine.vector_bytes()), "float32", -1, "row", "twelve vectors, nothing written"),
     ("softmax", (4096, 1024), "float32", -1, "row", "4 KiB a row: it waits in cache"),
     ("softmax", (1024, 4096), "bfloat16", -1, "row", "8 KiB a row, and as much again in float32"),
     ("softmax", (16, 4_194_304), "float32", -1, "online", "16 MiB a row: no cache next to a core holds it"),

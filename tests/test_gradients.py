@@ -36,6 +36,7 @@ def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, thread
 # (operation, shape, dtype, dim) -> algorithm: the reason. Sizes far from any threshold, for processors of any cache.
 CHOICES = [
     ("softmax_backward", (49_152, 8), "float32", -1, "registers", "a row is one vector or two"),
+    ("softmax_backward", (4096, 3 * _engine.vector_bytes()), "float32", -1, "row", "twelve vectors of two arrays"),
     ("log_softmax_backward", (4096, 1024), "bfloat16", -1, "row", "y and dy wait in cache"),
     ("softmax_backward", (16, 4_194_304), "float32", -1, "online", "16 MiB a row: no cache next to a core holds it"),
     ("log_softmax_backward", (1, 16_777_216), "float32", -1, "split", "one row for all threads"),
