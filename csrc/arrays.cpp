@@ -273,6 +273,7 @@ DataOnly::DataOnly() : before_(data_only) { data_only = true; }
 DataOnly::~DataOnly() { data_only = before_; }
 
 bool only_requires_grad(PyObject* object) {
+    if (data_only) return false;
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     for (const ExchangeType& known : exchange_types) {
         if (type != known.type || !known.requires_grad) continue;
@@ -412,6 +413,15 @@ bool register_exchange_type(PyObject* type) {
     Py_INCREF(type);
     exchange_types.push_back({type, api, kind, requires_grad, reinterpret_cast<descrgetfunc>(get)});
     return true;
+}
+
+bool tensor_kind(PyObject* type, TensorKind& kind) {
+    for (const ExchangeType& known : exchange_types) {
+        if (known.type != type) continue;
+        kind = {known.api, known.kind};
+        return true;
+    }
+    return false;
 }
 
 void watch_forward_ad(PyObject* module_dict) {

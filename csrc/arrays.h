@@ -81,6 +81,14 @@ bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view);
 PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data);
 dlpack::DataType dlpack_dtype(DType dtype);
 
+// What views of one such type have in common.
+struct TensorKind {
+    const dlpack::ExchangeApi* api = nullptr;
+    int number = 0;
+};
+// False for a type that is not registered.
+bool tensor_kind(PyObject* type, TensorKind& kind);
+
 // Tensor types whose instances may be read through the C exchange API. False if the type has none.
 bool register_exchange_type(PyObject* type);
 // Types of arrays on GPUs that are to be read by `__dlpack__`. See Producer.

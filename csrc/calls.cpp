@@ -1,11 +1,15 @@
 #include "calls.h"
 
+#include <pthread.h>
+
 #include <array>
 #include <bit>
 #include <exception>
+#include <mutex>
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "isa.h"
@@ -24,6 +28,7 @@ constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "s
                                            "three_pass", "cluster", "stream", "strided_split"};
 
 thread_local const char* last_run = "";
+PyObject* recorder = nullptr;
 
 // What a plan depends on, as one flat sequence of integers, and its hash, which grows with it: hashed afterwards it
 // would be as much work as all the rest of a key.
@@ -72,8 +77,14 @@ struct Same {
     bool operator()(const Key& a, const KeptKey& b) const { return b.bytes == a.bytes(); }
 };
 
-// Under the GIL. Never destroyed: what it holds may refer to Python objects, and outlive the interpreter.
+// Changed under the GIL and the mutex, so read under either. Never destroyed: what it holds may refer to Python
+// objects, and outlive the interpreter.
 auto& remembered = *new std::unordered_map<KeptKey, std::shared_ptr<const Bound>, Hash, Same>;
+std::mutex& remembered_mutex = *[] {
+    static auto* mutex = new std::mutex;
+    pthread_atfork([] { mutex->lock(); }, [] { mutex->unlock(); }, [] { mutex->unlock(); });
+    return mutex;
+}();
 std::vector<std::pair<PyObject*, DType>> dtype_objects;
 
 bool add_int(Key& key, PyObject* number) {
@@ -177,6 +188,7 @@ bool key_of_gradient(PyObject* const* args, Key& key, GradientViews& v) {
 }
 
 void keep(const Key& key, std::shared_ptr<const Bound> bound) {
+    const std::lock_guard lock(remembered_mutex);
     if (remembered.size() >= kMostRemembered) remembered.clear();
     remembered.insert_or_assign({std::string(key.bytes()), key.hash()}, std::move(bound));
 }
@@ -234,7 +246,11 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     Key key;
     ArrayView x, out;
     bool has_out;
-    if (!key_of(args, key, x, out, has_out) || is_watched(x)) Py_RETURN_NONE;
+    if (!key_of(args, key, x, out, has_out)) {
+        if (recorder && only_requires_grad(args[1])) return PyObject_Vectorcall(recorder, args, 7, nullptr);
+        Py_RETURN_NONE;
+    }
+    if (is_watched(x)) Py_RETURN_NONE;
     const auto found = remembered.find(key);
     if (found == remembered.end()) Py_RETURN_NONE;
     if (has_out) {
@@ -267,6 +283,16 @@ PyObject* call_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return run_bound(*bound, in, v.has_out ? args[7] : nullptr, &v.out);
 }
 
+PyObject* call_memory(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+    const DataOnly views;
+    return call(self, args, count);
+}
+
+PyObject* call_gradient_memory(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+    const DataOnly views;
+    return call_gradient(self, args, count);
+}
+
 PyObject* call_data(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (count < 1) {
         PyErr_SetString(PyExc_TypeError, "call_data(function, *args)");
@@ -289,7 +315,52 @@ void remember_gradient(PyObject* const* args, std::shared_ptr<const Bound> bound
     if (key_of_gradient(args, key, v)) keep(key, std::move(bound));
 }
 
-void forget_all() { remembered.clear(); }
+void forget_all() {
+    const std::lock_guard lock(remembered_mutex);
+    remembered.clear();
+}
+
+std::shared_ptr<const Bound> find_routed(const RoutedCall& call) {
+    const ArrayView& x = *call.in.x;
+    Key key;
+    key.add(static_cast<std::int64_t>(call.op));
+    if (const ArrayView* second = call.in.second) {
+        key.add(std::int64_t{x.kind} << 3 | 1);
+        key.add(x);
+        key.add(second->kind);
+        key.add(*second);
+    } else {
+        key.add(std::int64_t{x.kind} << 2 | 1);
+        key.add(x);
+    }
+    key.add(0);  // one dim
+    key.add(call.dim);
+    key.add(call.dtype ? static_cast<std::int64_t>(*call.dtype) : -1);
+    key.add(-1);  // no algorithm
+    const std::lock_guard lock(remembered_mutex);
+    const auto found = remembered.find(key);
+    return found == remembered.end() ? nullptr : found->second;
+}
+
+bool run_into(const Bound& bound, const Sources& in, void* y) {
+    if (const auto* gpu = std::get_if<GpuCall>(&bound.how)) {
+        last_run = gpu->algorithm;
+        return launch_gpu(*gpu, in, y);
+    }
+    const auto& cpu = std::get<CpuCall>(bound.how);
+    last_run = kAlgorithmNames[static_cast<std::size_t>(cpu.job.algorithm)];
+    try {
+        run_kernel(cpu, in, y);
+        return true;
+    } catch (const std::exception&) {  // scratch memory
+        return false;
+    }
+}
+
+void set_recorder(PyObject* function) {
+    Py_INCREF(function);
+    Py_XDECREF(std::exchange(recorder, function));
+}
 
 void register_dtype(PyObject* object, DType dtype) {
     Py_INCREF(object);

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -30,15 +31,34 @@ PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const 
 
 // call(op, x, dim, keepdim, dtype, out, algorithm): the result, or None when this call has to be planned first.
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count);
-// call_data(function, *args): function(*args) with tensors read as memory alone (DataOnly).
+// call with tensors read as memory alone (DataOnly), and so below.
+PyObject* call_memory(PyObject* self, PyObject* const* args, Py_ssize_t count);
+// call_data(function, *args): function(*args), tensors read so in it.
 PyObject* call_data(PyObject* self, PyObject* const* args, Py_ssize_t count);
+// Whom call asks in place of returning None where nothing but requires_grad keeps x from being read; same arguments.
+void set_recorder(PyObject* function);
 // remember(op, x, dim, keepdim, dtype, out, algorithm, bound): the next call with arguments like these is hot.
 void remember(PyObject* const* args, std::shared_ptr<const Bound> bound);
 // The same for gradients: call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm), x being the input
 // that the result is like, `third` None where there is none.
 PyObject* call_gradient(PyObject* self, PyObject* const* args, Py_ssize_t count);
+PyObject* call_gradient_memory(PyObject* self, PyObject* const* args, Py_ssize_t count);
 void remember_gradient(PyObject* const* args, std::shared_ptr<const Bound> bound);
 void forget_all();
+
+// A call as torch's dispatcher makes it (torch_routes.cpp), of tensors alone: what call and call_gradient are with
+// keepdim=True, for which their operations have no use, without out= and algorithm=.
+struct RoutedCall {
+    Op op;
+    Sources in;
+    std::int64_t dim;
+    std::optional<DType> dtype;
+};
+// Its plan, null if there is none. With or without the GIL.
+std::shared_ptr<const Bound> find_routed(const RoutedCall& call);
+// Runs a plan without the GIL. False if it failed; run_bound can say why.
+bool run_into(const Bound& bound, const Sources& in, void* y);
+
 void register_dtype(PyObject* object, DType dtype);
 const char* last_algorithm();
 const char* algorithm_name(const std::string& name);  // the same text for the life of the process

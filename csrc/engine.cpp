@@ -11,6 +11,7 @@
 #include "memory.h"
 #include "producers.h"
 #include "threads.h"
+#include "torch_routes.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -206,6 +207,10 @@ PyMethodDef hot_methods[] = {
      "call(op, x, dim, keepdim, dtype, out, algorithm) -> result, or None if this call has to be planned first"},
     {"call_gradient", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_gradient)), METH_FASTCALL,
      "call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm) -> as call"},
+    {"call_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_memory)), METH_FASTCALL,
+     "call, with tensors read as memory alone, also those that require grad"},
+    {"call_gradient_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_gradient_memory)),
+     METH_FASTCALL, "call_gradient, with tensors read as memory alone"},
     {"call_data", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_data)), METH_FASTCALL,
      "call_data(function, *args): function(*args), in which tensors are memory alone, also those that require grad"},
     {nullptr, nullptr, 0, nullptr}};
@@ -238,6 +243,7 @@ NB_MODULE(_engine, m) {
           "keepdim"_a, "dtype"_a.none(), "out"_a.none(), "algorithm"_a.none(), "bound"_a);
     m.def("forget_all", &forget_all);
     m.def("last_algorithm", &last_algorithm);
+    m.def("set_recorder", [](nb::handle function) { set_recorder(function.ptr()); });
     m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });
     m.def(
         "register_producer", [](nb::handle type, nb::handle stream) { register_producer(type.ptr(), stream.ptr()); },
@@ -254,6 +260,18 @@ NB_MODULE(_engine, m) {
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
     m.def("register_dtype",
           [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });
+    m.def("can_route", &can_route);
+    m.def("native_routes", &native_routes);
+    m.def("natively_served",
+          [](int number) { return natively_served(checked<int>(number, kRoutes, "no such route")); });
+    nb::class_<RoutedLibrary>(m, "RoutedLibrary")
+        .def("__init__", [](RoutedLibrary* self, const std::string& key,
+                            nb::handle tensor_type) { new (self) RoutedLibrary(key, tensor_type.ptr()); })
+        .def("route",
+             [](RoutedLibrary& self, int number, nb::handle missed) {
+                 self.route(checked<int>(number, kRoutes, "no such route"), missed.ptr());
+             })
+        .def("close", &RoutedLibrary::close);
     m.def("isa", [] { return std::string(kernels().isa); });
     m.def("choose_isa", &choose_isa);
     m.def("isas", &usable_isas);

@@ -19,6 +19,10 @@ PyObject* shared(PyObject* object) {
     return object;
 }
 
+cuda::Launch::Addresses addresses_of(const Sources& in, void* y) {
+    return {in.x->data, y, in.second ? in.second->data : nullptr, in.third ? in.third->data : nullptr};
+}
+
 // What x's library made, or the engine in its place.
 bool view_made(PyObject* made, const ArrayView& x, ArrayView& view) {
     DeviceArray* array = nullptr;
@@ -103,11 +107,9 @@ PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, 
         out = call.maker(x, result, &y);
         if (!out) return nullptr;
     }
-    const cuda::Launch::Addresses addresses{x.data, y, in.second ? in.second->data : nullptr,
-                                            in.third ? in.third->data : nullptr};
     // A full queue makes the driver wait, perhaps for a callback that needs the GIL.
     PyThreadState* released = PyEval_SaveThread();
-    const cuda::Status code = call.launch(addresses, stream);
+    const cuda::Status code = call.launch(addresses_of(in, y), stream);
     PyEval_RestoreThread(released);
     if (code != cuda::kSuccess) {
         cuda::Failure(code, std::string("launch ") + call.algorithm).set_python_error();
@@ -115,6 +117,12 @@ PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, 
         return nullptr;
     }
     return out_view ? out : call.maker.finish(out, in);
+}
+
+bool launch_gpu(const GpuCall& call, const Sources& in, void* y) {
+    cuda::Stream stream;
+    return call.maker.is_plain() && !cuda::forked() && alignment_of(y) == 0 && current_stream(*in.x, stream) &&
+           call.launch(addresses_of(in, y), stream) == cuda::kSuccess;
 }
 
 }  // namespace onepass

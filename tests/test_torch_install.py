@@ -1,5 +1,6 @@
 """install, uninstall, installed and installed_stats: what is routed, what is not, and that it can be undone."""
 
+import os
 import threading
 
 import pytest
@@ -8,6 +9,8 @@ from helpers import run_python
 from torch_cases import DEVICES, assert_like, random_tensor
 
 import onepass
+from onepass import _engine
+from onepass.torch import routes
 
 FUNCTIONS = {
     "aten::_softmax": lambda x: torch.nn.functional.softmax(x, 1),
@@ -29,8 +32,12 @@ FUNCTIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def undone():
+@pytest.fixture(autouse=True, params=["native", "in Python"])
+def undone(request, monkeypatch):
+    if request.param == "native":
+        assert _engine.can_route(), "this torch has what native routes need"
+    else:  # a torch that has not
+        monkeypatch.setattr(routes, "can_route", lambda: False)
     yield
     onepass.uninstall()
     x = torch.zeros(2)
@@ -129,14 +136,10 @@ def test_errors_are_torchs_own():
 
 
 def test_what_onepass_does_not_serve_is_torchs_to_the_bit():
-    class Mine(torch.Tensor):
-        pass
-
     x = random_tensor((3, 4))
     cases = {
         "empty": (torch.softmax, torch.empty(0, 3), 1),
         "empty rows": (torch.softmax, torch.empty(3, 0), 1),
-        "a subclass": (torch.softmax, x.as_subclass(Mine), 1),
         "integers": (torch.logsumexp, torch.arange(5), 0),
         "complex": (torch.logsumexp, x.to(torch.complex128), 0),
     }
@@ -145,11 +148,152 @@ def test_what_onepass_does_not_serve_is_torchs_to_the_bit():
         with onepass.installed():
             actual = function(x, dim)
             stats = onepass.installed_stats()
-        assert torch.equal(torch.Tensor(actual) if type(actual) is Mine else actual, expected), name
+        assert torch.equal(actual, expected), name
         assert actual.dtype == expected.dtype
-        assert type(actual) is type(expected)
         assert sum(counts["onepass"] for counts in stats.values()) == 0, name
         assert sum(counts["torch"] for counts in stats.values()) == 1, name
+
+
+class Mine(torch.Tensor):
+    """A subclass without rules for operators."""
+
+
+class Counted(torch.Tensor):
+    """A subclass that sees every operator, and lets torch go on."""
+
+    seen = 0
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        Counted.seen += 1
+        with torch._C._DisableTorchDispatch():
+            return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Mine, Counted])
+def test_subclasses_are_served_below_their_rules(kind):
+    x = random_tensor((7, 9))
+    expected = torch.softmax(x.as_subclass(kind), 1)
+    Counted.seen = 0
+    with onepass.installed():
+        for n in range(1, 4):
+            actual = torch.softmax(x.as_subclass(kind), 1)
+            assert served("aten::_softmax") == n
+            assert type(actual) is type(expected)
+            assert_like(actual.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))
+    assert kind is Mine or Counted.seen >= 3
+
+
+@pytest.fixture
+def native(request):
+    if request.node.callspec.params["undone"] != "native":
+        pytest.skip("of native routes alone")
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"])
+def test_calls_that_were_planned_never_see_python(name, device, monkeypatch):
+    route = (f"aten::{name}", torch.device(device).type.upper())
+    number = _engine.native_routes().index(route)
+    call = FUNCTIONS[route[0]]
+    first, second = (random_tensor((31, 77), torch.float32, device, seed=seed) for seed in (0, 1))
+    expected = call(second)
+    with onepass.installed():
+        before = _engine.natively_served(number)
+        call(first)
+        planned = _engine.natively_served(number)
+        monkeypatch.setattr(routes, "call_memory", None)
+        monkeypatch.setattr(routes, "call_gradient_memory", None)
+        actual = call(second)
+        assert (before, _engine.natively_served(number)) == (0, planned + 1)
+        assert_like(actual, expected, scale=1.0)
+    assert _engine.natively_served(number) == planned + 1
+
+
+@pytest.mark.usefixtures("native")
+def test_large_results_are_blocks_of_the_cache_and_go_back_to_it():
+    x = random_tensor((256, 1024), torch.float32)
+    expected = torch.softmax(x, 1)
+    with onepass.installed():
+        torch.softmax(x, 1)
+        before = onepass.memory_stats()
+        y = torch.softmax(x, 1)
+        during = onepass.memory_stats()
+        assert _engine.natively_served(_engine.native_routes().index(("aten::_softmax", "CPU"))) >= 1
+    assert during["live_blocks"] == before["live_blocks"] + 1
+    assert_like(y, expected)
+    row = y[17].clone()
+    view = y[17]
+    del y
+    assert onepass.memory_stats()["live_blocks"] == during["live_blocks"], "a view keeps it"
+    assert torch.equal(view, row)
+    del view
+    assert onepass.memory_stats()["live_blocks"] == before["live_blocks"]
+
+
+def test_threads_that_plan_and_threads_that_run_at_once():
+    """Shapes are forgotten, planned anew and run by all threads, natively and not."""
+    shapes = [(3, 5 + i) for i in range(12)] + [(64, 1200 + i) for i in range(3)]
+    xs = [random_tensor(shape, torch.float32, seed=i) for i, shape in enumerate(shapes)]
+    expected = [torch.softmax(x, 1) for x in xs]
+    wrong = []
+
+    def work(first):
+        for n in range(600):
+            i = (first + n) % len(xs)
+            y = torch.softmax(xs[i], 1)
+            if not torch.allclose(y, expected[i], rtol=1e-5, atol=0):
+                wrong.append(i)
+            if n % 97 == first:
+                _engine.forget_all()
+
+    with onepass.installed():
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert served("aten::_softmax") == 2400
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_goes_on():
+    code = """
+import os, torch, onepass
+torch.set_num_threads(1)
+onepass.install()
+x = torch.rand(5, 6)
+expected = torch.softmax(x, 1)
+child = os.fork()
+y = torch.softmax(x, 1)
+z = torch.softmax(x[:, 1:], 1)
+assert torch.equal(y, expected) and z.isfinite().all()
+if child == 0:
+    os._exit(0)
+print(os.waitpid(child, 0)[1], onepass.installed_stats()["aten::_softmax"])
+"""
+    assert run_python(code) == "0 {'onepass': 3, 'torch': 0}\n"
+
+
+def test_an_exception_on_a_thread_of_autograd_is_torchs_own():
+    """What a kernel raises in a backward pass, and in a forward pass on a thread that Python did not start."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return torch.softmax(g, 5)
+
+    with onepass.installed():
+        x = random_tensor((2, 3), torch.float32).requires_grad_()
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            Wrong.apply(x).sum().backward()
+        assert torch.softmax(x, 1).isfinite().all(), "nothing is left behind"
 
 
 @pytest.mark.parametrize("device", DEVICES)

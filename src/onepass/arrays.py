@@ -61,11 +61,11 @@ def is_tensor(x: Any) -> bool:
         torch = _torch()
         if torch is None:
             return False
-        _watch_torch(torch)
+        watch_torch(torch)
     return True
 
 
-def _watch_torch(torch: Any) -> None:
+def watch_torch(torch: Any) -> None:
     """Tell the engine which tensors it may read by itself, and while what is active it must not."""
     global _watched_torch
     _watched_torch = torch

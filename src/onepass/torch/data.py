@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine import call as _call
-from .._engine import call_data
-from .._engine import call_gradient as _call_gradient
+from .._engine import call_data, call_gradient_memory, call_memory
 from ..call import NUMBERS, run_planned
 from ..call_gradients import run_planned as run_planned_gradient
 
@@ -20,7 +18,7 @@ def forward(
     op: str, x: Tensor, dim: Dims, keepdim: bool, dtype: Any = None, out: Any = None, algorithm: str | None = None
 ) -> Tensor:
     """The result of an operation on a tensor's memory, without a gradient."""
-    y = call_data(_call, NUMBERS[op], x, dim, keepdim, dtype, out, algorithm)
+    y = call_memory(NUMBERS[op], x, dim, keepdim, dtype, out, algorithm)
     if y is None:
         y = call_data(run_planned, op, x.detach(), dim, keepdim, dtype, out, algorithm)
     return y
@@ -30,7 +28,7 @@ def gradient(
     op: str, y: Tensor, dy: Tensor, lse: Tensor | None, dim: Dims, keepdim: bool, dtype: torch.dtype | None
 ) -> Tensor:
     """The same for softmax_backward, log_softmax_backward and, of x in place of y, logsumexp_backward."""
-    dx = call_data(_call_gradient, NUMBERS[op], y, dy, lse, dim, keepdim, dtype, None, None)
+    dx = call_gradient_memory(NUMBERS[op], y, dy, lse, dim, keepdim, dtype, None, None)
     if dx is not None:
         return dx
     given = (y.detach(), dy.detach()) if lse is None else (y.detach(), dy.detach(), lse.detach())

@@ -321,17 +321,15 @@ for _name, _function, _defaults in (
 ):
     operators.register(_name, _autograd_kernel(getattr(operators, _name), _function, _defaults), "Autograd")
 
-# ---- applied at once, to plain tensors that require grad ----
+# ---- applied at once, to plain tensors that require grad: (x, dim, keepdim, dtype, algorithm) ----
 
 _softmax = _applied(Softmax)
 _log_softmax = _applied(LogSoftmax)
 _logsumexp = _applied(LogSumExp)
 
-
-def record(op: str, x: Tensor, dim: Dims, keepdim: bool, dtype: Any, algorithm: str | None) -> Tensor:
-    """The result of softmax, log_softmax or logsumexp, with its gradient recorded."""
-    if op == "softmax":
-        return _softmax(x, dim, dtype, algorithm, None)
-    if op == "log_softmax":
-        return _log_softmax(x, dim, dtype, algorithm, None)
-    return _logsumexp(x, dim, keepdim, dtype, algorithm, None)
+RECORDED: tuple[Callable[..., Tensor], ...] = (
+    lambda x, dim, _, dtype, algorithm: _softmax(x, dim, dtype, algorithm, None),
+    lambda x, dim, _, dtype, algorithm: _log_softmax(x, dim, dtype, algorithm, None),
+    lambda x, dim, keepdim, dtype, algorithm: _logsumexp(x, dim, keepdim, dtype, algorithm, None),
+)
+"""By the engine's numbers of the operations."""

@@ -13,12 +13,15 @@ from contextlib import contextmanager
 
 import torch
 
+from .._engine import RoutedLibrary
+from ..arrays import watch_torch
 from .routes import Route, make_routes
 
 _lock = threading.RLock()
 _installed = False  # by install()
 _depth = 0  # blocks of installed() that are open
 _library: torch.library.Library | None = None
+_natives: list[RoutedLibrary] = []
 _routes: list[Route] = []
 
 
@@ -65,14 +68,15 @@ def installed_stats() -> dict[str, dict[str, int]]:
         stats: dict[str, dict[str, int]] = {}
         for route in _routes:
             counts = stats.setdefault(route.name, {"onepass": 0, "torch": 0})
-            counts["onepass"] += route.served.value()
-            counts["torch"] += route.passed.value()
+            by_onepass, by_torch = route.counts()
+            counts["onepass"] += by_onepass
+            counts["torch"] += by_torch
         return stats
 
 
 def _update() -> None:
     """Put routes in place, or take them away. Under the lock."""
-    global _library, _routes
+    global _library, _natives, _routes
     wanted = _installed or _depth > 0
     if wanted and _library is None:
         routes = make_routes()  # holds the kernels that are there now
@@ -80,8 +84,21 @@ def _update() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that kernels are overridden is the purpose
             for route in routes:
-                library.impl(route.name.removeprefix("aten::"), route.kernel, route.key)
-        _library, _routes = library, routes
+                if route.number is None:
+                    library.impl(route.name.removeprefix("aten::"), route.kernel, route.key)
+        # Only now: torch warns of the first kernel that is overridden, and where C does it not by way of Python.
+        _library, _natives, _routes = library, _route_natively(routes), routes
     elif not wanted and _library is not None:
+        for native in _natives:
+            native.close()
         _library._destroy()
-        _library = None
+        _library, _natives = None, []
+
+
+def _route_natively(routes: list[Route]) -> list[RoutedLibrary]:
+    watch_torch(torch)
+    by_key = {route.key: RoutedLibrary(route.key, torch.Tensor) for route in routes if route.number is not None}
+    for route in routes:
+        if route.number is not None:
+            by_key[route.key].route(route.number, route.missed)
+    return list(by_key.values())

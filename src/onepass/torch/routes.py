@@ -1,4 +1,8 @@
-"""The kernels that `install` puts in the place of torch's: onepass where it serves, torch's own kernel otherwise."""
+"""The kernels that `install` puts in the place of torch's: onepass where it serves, torch's own kernel otherwise.
+
+Those of softmax, log_softmax and their gradients are native (csrc/torch_routes.cpp): calls whose like has been planned
+never see Python, which to torch is 2 us a call. What is here then serves the others: a first call, and torch's.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,7 @@ import torch
 from torch import Tensor
 
 from .._engine import call as _call
-from .._engine import call_data
-from .._engine import call_gradient as _call_gradient
+from .._engine import call_data, call_gradient_memory, call_memory, can_route, native_routes, natively_served
 from ..call import NUMBERS, run_planned
 from ..call_gradients import run_planned as run_planned_gradient
 from ..cuda.compile import CompileError
@@ -23,6 +26,7 @@ from .thresholds import torch_is_faster
 _PLAIN = (Tensor, torch.nn.Parameter)
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _FLOAT = torch.float32
+_BY_NUMBER = {6: torch.float32, 7: torch.float64, 5: torch.float16, 15: torch.bfloat16}  # c10::ScalarType
 # keepdim, of which these operators have none: it keeps the engine's plans for routed calls apart from those for calls
 # of onepass, so that who serves is a matter of thresholds.py and not of what was called before.
 _ROUTED = True
@@ -57,11 +61,33 @@ class Route:
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
         self._original: Callable[..., Any] = partial(kernel.call_boxed, keys)
         self.kernel = make(self)
+        self.number = _native_numbers().get((name, key))  # of its native kernel
 
     def original(self, *args: Any, **keywords: Any) -> Any:
         """What torch would do, counted."""
         next(self.passed.up)
         return self._original(*args, **keywords)
+
+    def missed(self, tensors: tuple[Any, ...], dim: int, other: int) -> Any:
+        """What the native kernel cannot serve: handles of tensors come in, and one goes out."""
+        given = map(torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr, tensors)
+        # A dtype that is none of onepass's goes to torch as the number that it is.
+        last = bool(other) if len(tensors) == 1 else _BY_NUMBER.get(other, other)
+        return torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(self.kernel(*given, dim, last))
+
+    def counts(self) -> tuple[int, int]:
+        """Calls that onepass served, and torch."""
+        native = 0 if self.number is None else natively_served(self.number)
+        return self.served.value() + native, self.passed.value()
+
+
+def _native_numbers() -> dict[tuple[str, str], int]:
+    return {route: number for number, route in enumerate(native_routes())} if can_route() else {}
+
+
+def _memory(x: Tensor) -> Tensor:
+    """A tensor of a subclass as a tensor: rules that a subclass may have are above the kernels."""
+    return x if type(x) in _PLAIN else x.as_subclass(Tensor)
 
 
 def _cold(op: str, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any, always: bool = False) -> Any:
@@ -104,8 +130,9 @@ def _softmax(op: str) -> Callable[[Route], Callable[..., Any]]:
         served = route.served.up
 
         def kernel(x: Tensor, dim: int, half_to_float: bool) -> Any:
+            x = _memory(x)
             dtype = _FLOAT if half_to_float else None
-            y = call_data(_call, number, x, dim, _ROUTED, dtype, None, None)
+            y = call_memory(number, x, dim, _ROUTED, dtype, None, None)
             if y is None:
                 if half_to_float and not (x.is_cuda and x.dtype == torch.float16):
                     return route.original(x, dim, half_to_float)  # which says that it is wrong
@@ -129,7 +156,7 @@ def _softmax_out(op: str) -> Callable[[Route], Callable[..., Any]]:
         def kernel(x: Tensor, dim: int, half_to_float: bool, *, out: Tensor) -> Any:
             if half_to_float:
                 return route.original(x, dim, half_to_float, out=out)
-            y = call_data(_call, number, x, dim, _ROUTED, None, out, None)
+            y = call_memory(number, x, dim, _ROUTED, None, out, None)
             if y is None:
                 y = _cold(op, x, dim, _ROUTED, None, out)
                 if y is None:
@@ -163,7 +190,8 @@ def _gradient(op: str) -> Callable[[Route], Callable[..., Any]]:
         served = route.served.up
 
         def kernel(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Any:
-            dx = call_data(_call_gradient, number, output, grad, None, dim, _ROUTED, dtype, None, None)
+            grad, output = _memory(grad), _memory(output)
+            dx = call_gradient_memory(number, output, grad, None, dim, _ROUTED, dtype, None, None)
             if dx is None:
                 dx = _cold_gradient(op, grad, output, dim, dtype, None)
                 if dx is None:
@@ -184,7 +212,7 @@ def _gradient_out(op: str, name: str) -> Callable[[Route], Callable[..., Any]]:
 
         def kernel(grad: Tensor, output: Tensor, dim: int, dtype: torch.dtype, **given: Tensor) -> Any:
             out = given[name]
-            dx = call_data(_call_gradient, number, output, grad, None, dim, _ROUTED, dtype, out, None)
+            dx = call_gradient_memory(number, output, grad, None, dim, _ROUTED, dtype, out, None)
             if dx is None:
                 dx = _cold_gradient(op, grad, output, dim, dtype, out)
                 if dx is None:
@@ -204,7 +232,7 @@ def _logsumexp(route: Route) -> Callable[..., Any]:
     def kernel(x: Tensor, dim: list[int], keepdim: bool = False) -> Any:
         dims = tuple(dim)
         # x's own dtype, named, does here what _ROUTED does elsewhere.
-        y = call_data(_call, number, x, dims, keepdim, x.dtype, None, None)
+        y = call_memory(number, x, dims, keepdim, x.dtype, None, None)
         if y is None:
             y = _cold("logsumexp", x, dims, keepdim, x.dtype, None)
             if y is None:
@@ -221,7 +249,7 @@ def _safe_softmax(route: Route) -> Callable[..., Any]:
     number = NUMBERS["softmax"]
 
     def kernel(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-        y = call_data(_call, number, x, dim, False, dtype, None, None)
+        y = call_memory(number, x, dim, False, dtype, None, None)
         if y is None:
             y = _cold("softmax", x, dim, False, dtype, None, always=True)  # torch takes four passes more
             if y is None:

@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from .. import _engine
 from .._engine import call_data
 from ..arrays import DTYPES, resolve_dtype
-from ..call import check_not_empty, run_planned
+from ..call import NUMBERS, OPS, check_not_empty, run_planned
 from ..call_gradients import run_planned as gradients_on_memory
 from ..problem import normalize_dims
 from . import data, gradients, install, operators
@@ -23,19 +23,32 @@ _TRACED = (FakeTensor, FunctionalTensor)  # stand for a plain tensor while somet
 _DEVICES = ("cpu", "cuda", "meta")
 _OPERATORS = tuple(operators.BY_NAME)
 _WITH_DTYPE = ("softmax", "log_softmax")
+_TORCHS = (torch.softmax, torch.log_softmax, torch.logsumexp)
+_is_grad_enabled = torch.is_grad_enabled
 
 
 def call(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """softmax(x, ...) or another operation, of a tensor that the engine leaves alone."""
     if _engine.only_requires_grad(x):
-        if not torch.is_grad_enabled():
-            return data.forward(op, x, dim, keepdim, dtype, out, algorithm)
-        if out is None and op in _OPERATORS:
-            if install.active() and dtype is None and algorithm is None and _is_torchs_dim(x, dim):
-                # torch's operator is onepass's then, and records in C++: half the cost of gradients.record.
-                return getattr(torch, op)(x, dim, keepdim) if op == "logsumexp" else getattr(torch, op)(x, dim)
-            return gradients.record(op, x, dim, keepdim, dtype, algorithm)
+        y = _recorded(NUMBERS[op], x, dim, keepdim, dtype, out, algorithm)
+        if y is not None:
+            return y
     return _unusual(op, x, dim, keepdim, dtype, out, algorithm)
+
+
+def _recorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    """The call of a plain tensor that requires grad. None where it is not for here."""
+    if not _is_grad_enabled():
+        return data.forward(OPS[number], x, dim, keepdim, dtype, out, algorithm)
+    if out is not None or number >= len(gradients.RECORDED):
+        return None
+    if install.active() and dtype is None and algorithm is None and _is_torchs_dim(x, dim):
+        # torch's operator is onepass's then, and records in C++: half the cost.
+        return _TORCHS[number](x, dim, keepdim) if OPS[number] == "logsumexp" else _TORCHS[number](x, dim)
+    return gradients.RECORDED[number](x, dim, keepdim, dtype, algorithm)
+
+
+_engine.set_recorder(_recorded)
 
 
 def _is_torchs_dim(x: Tensor, dim: Any) -> bool:
