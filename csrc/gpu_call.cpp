@@ -121,7 +121,7 @@ PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, 
 
 bool launch_gpu(const GpuCall& call, const Sources& in, void* y) {
     cuda::Stream stream;
-    return call.maker.is_plain() && !cuda::forked() && alignment_of(y) == 0 && current_stream(*in.x, stream) &&
+    return !call.maker.finishes() && !cuda::forked() && alignment_of(y) == 0 && current_stream(*in.x, stream) &&
            call.launch(addresses_of(in, y), stream) == cuda::kSuccess;
 }
 

@@ -37,8 +37,8 @@ class Maker {
 
     // A new reference to the result and its address; null with a Python exception set.
     PyObject* operator()(const ArrayView& x, const Result& result, void** data) const;
-    // Whether a result is the exchange API's, and returned as it is.
-    bool is_plain() const { return !make_ && !finish_; }
+    // Whether what is returned is more than what was made.
+    bool finishes() const { return finish_ != nullptr; }
     // What is returned to the caller in place of `made`, whose reference it takes.
     PyObject* finish(PyObject* made, const Sources& in) const;
 
@@ -58,7 +58,7 @@ struct GpuCall {
 // Runs `call`. `out` null: a new array. Returns a new reference, or null with an exception set.
 PyObject* run_gpu(const GpuCall& call, const Result& result, const Sources& in, PyObject* out,
                   const ArrayView* out_view);
-// Launches `call` into y, a plain result made for it, without the GIL. False if it failed, or y cannot be one.
+// Launches `call` into y, which x's library made for it, without the GIL. False if it failed, or y is not enough.
 bool launch_gpu(const GpuCall& call, const Sources& in, void* y);
 
 }  // namespace onepass
