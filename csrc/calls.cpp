@@ -29,6 +29,10 @@ constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "s
 
 thread_local const char* last_run = "";
 PyObject* recorder = nullptr;
+struct {
+    int kind = -1;
+    ThreadLender lender = nullptr;
+} lending;
 
 // What a plan depends on, as one flat sequence of integers, and its hash, which grows with it: hashed afterwards it
 // would be as much work as all the rest of a key.
@@ -194,6 +198,7 @@ void keep(const Key& key, std::shared_ptr<const Bound> bound) {
 }
 
 void run_kernel(const CpuCall& call, const Sources& in, void* y) {
+    const BorrowedThreads threads(in.x->kind == lending.kind ? lending.lender : nullptr);
     if (is_gradient(call.job.op)) {
         const Addresses from{in.x->data, in.second->data, in.third ? in.third->data : nullptr};
         return (call.tiles ? kernels().gradient_tiles : kernels().gradient_rows)(call.job, from, y);
@@ -356,6 +361,8 @@ bool run_into(const Bound& bound, const Sources& in, void* y) {
         return false;
     }
 }
+
+void borrow_threads(int kind, ThreadLender lender) { lending = {kind, lender}; }
 
 void set_recorder(PyObject* function) {
     Py_INCREF(function);

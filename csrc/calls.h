@@ -11,6 +11,7 @@
 #include "arrays.h"
 #include "gpu_call.h"
 #include "onepass/cpu/job.h"
+#include "threads.h"
 
 namespace onepass {
 
@@ -37,6 +38,8 @@ PyObject* call_memory(PyObject* self, PyObject* const* args, Py_ssize_t count);
 PyObject* call_data(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // Whom call asks in place of returning None where nothing but requires_grad keeps x from being read; same arguments.
 void set_recorder(PyObject* function);
+// From now on calls with CPU arrays of this kind run on the threads of whoever made them.
+void borrow_threads(int kind, ThreadLender lender);
 // remember(op, x, dim, keepdim, dtype, out, algorithm, bound): the next call with arguments like these is hot.
 void remember(PyObject* const* args, std::shared_ptr<const Bound> bound);
 // The same for gradients: call_gradient(op, x, second, third, dim, keepdim, dtype, out, algorithm), x being the input

@@ -243,6 +243,12 @@ NB_MODULE(_engine, m) {
           "keepdim"_a, "dtype"_a.none(), "out"_a.none(), "algorithm"_a.none(), "bound"_a);
     m.def("forget_all", &forget_all);
     m.def("last_algorithm", &last_algorithm);
+    m.def("borrow_threads", [](nb::handle tensor_type) {
+        TensorKind kind;
+        if (!torch_shim::find() || !tensor_kind(tensor_type.ptr(), kind)) return false;
+        borrow_threads(kind.number, torch_shim::lend_threads);
+        return true;
+    });
     m.def("set_recorder", [](nb::handle function) { set_recorder(function.ptr()); });
     m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });
     m.def(

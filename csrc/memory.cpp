@@ -57,7 +57,8 @@ class BlockCache {
         shrink_to(stats_.bound_bytes - size);
         allow_only(block, 0, size);
         recent_.push_front(block);
-        by_size_.emplace(size, recent_.begin());
+        // Before its equals: the next to take one of this size gets the one that the processor's cache may still hold.
+        by_size_.emplace_hint(by_size_.lower_bound(size), size, recent_.begin());
         stats_.cached_bytes += size;
         ++stats_.cached_blocks;
     }

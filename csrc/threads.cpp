@@ -12,6 +12,7 @@
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "onepass/cpu/threads.h"
 #include "poison.h"
@@ -64,6 +65,20 @@ struct Region {
 };
 
 thread_local bool is_helper = false;
+thread_local ThreadLender lender = nullptr;
+// No library's threads outlive a fork, and not every library knows.
+std::atomic<bool> may_borrow{true};
+
+void run_on_borrowed(Region& region, int threads) {
+    lender(
+        threads,
+        [](void* context) {
+            const bool before = std::exchange(is_helper, true);
+            static_cast<Region*>(context)->work();
+            is_helper = before;
+        },
+        &region);
+}
 
 class Pool {
    public:
@@ -184,6 +199,7 @@ void prepare_threads() {
     pthread_atfork(nullptr, nullptr, [] {
         the_pool = new Pool;
         is_helper = false;
+        may_borrow = false;
     });
 }
 
@@ -193,7 +209,12 @@ void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*ru
     if (threads <= 1 || tasks <= grain || is_helper) return run(context, 0, tasks);
     const std::int64_t runs = (tasks + grain - 1) / grain;
     Region region(run, context, tasks, grain);
-    pool().run(region, runs < threads ? static_cast<int>(runs) : threads);
+    const int useful = runs < threads ? static_cast<int>(runs) : threads;
+    if (lender && may_borrow.load(std::memory_order_relaxed)) {
+        run_on_borrowed(region, useful);
+    } else {
+        pool().run(region, useful);
+    }
     if (region.failure) std::rethrow_exception(region.failure);
 }
 
@@ -201,6 +222,9 @@ void* scratch(Scratch slot, std::size_t bytes) {
     static thread_local ThreadScratch memory;
     return memory.at_least(slot, bytes);
 }
+
+BorrowedThreads::BorrowedThreads(ThreadLender from) : before_(std::exchange(lender, from)) {}
+BorrowedThreads::~BorrowedThreads() { lender = before_; }
 
 void set_num_threads(int n) { thread_count = n; }
 int get_num_threads() { return thread_count; }

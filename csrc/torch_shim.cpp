@@ -51,6 +51,7 @@ bool find_all(Shim& s) {
            torch.find(s.device_index, "aoti_torch_get_device_index") &&
            torch.find(s.release, "aoti_torch_delete_tensor_object") &&
            torch.find(s.empty, "aoti_torch_empty_strided") &&
+           torch.find(s.parallel_for, "torch_parallel_for") &&
            torch.find(s.open_library, "aoti_torch_library_init_impl") &&
            torch.find(s.implement, "aoti_torch_library_impl") &&
            torch.find(s.close_library, "aoti_torch_delete_library_object") && find_dtypes(torch, s.dtypes);
@@ -62,6 +63,20 @@ const Shim* find() {
     static Shim shim;
     static const bool found = find_all(shim);
     return found ? &shim : nullptr;
+}
+
+void lend_threads(int threads, void (*work)(void*), void* context) {
+    struct Work {
+        void (*run)(void*);
+        void* context;
+    } given{work, context};
+    find()->parallel_for(
+        0, threads, 1,
+        [](std::int64_t, std::int64_t, void* to_do) {
+            const auto* work = static_cast<Work*>(to_do);
+            work->run(work->context);
+        },
+        &given);
 }
 
 void throw_python_error() {

@@ -33,6 +33,8 @@ struct Shim {
                        std::int64_t offset, std::int32_t dtype, std::int32_t device_type, std::int32_t device_index,
                        Handle* out, std::int32_t layout, const std::uint8_t* metadata, std::int64_t metadata_size,
                        Deleter, void* context);
+    Error (*parallel_for)(std::int64_t begin, std::int64_t end, std::int64_t grain,
+                          void (*run)(std::int64_t begin, std::int64_t end, void* context), void* context);
     Error (*open_library)(const char* name_space, const char* key, const char* file, std::uint32_t line,
                           LibraryHandle* out);
     Error (*implement)(LibraryHandle, const char* name, BoxedKernel);
@@ -42,6 +44,9 @@ struct Shim {
 
 // Null where torch is not loaded, or lacks any of it.
 const Shim* find();
+
+// Runs `work(context)` on up to so many of torch's own threads, as ThreadLender (threads.h) has it.
+void lend_threads(int threads, void (*work)(void*), void* context);
 
 // Throws the Python exception that is set, which the thread holding the GIL has, as torch's own kernels do: torch gives
 // it to Python as it is. Every other C++ exception would become a RuntimeError.

@@ -215,3 +215,58 @@ def work():
 threading.Thread(target=work, daemon=True).start()
 time.sleep(0.3)
 """)
+
+
+_THREADS_OF = """
+import os, sys
+import torch, onepass
+torch.set_num_threads(2)
+onepass.set_num_threads(2)
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+x = torch.randn(512, 4096)
+torch.softmax(x, 1)
+before = threads()
+"""
+
+
+def test_calls_of_tensors_run_on_torchs_threads():
+    """Which look for more work after each operator of torch; ours would have to share the cores with them."""
+    code = """
+y = onepass.softmax(x)
+with onepass.installed():
+    z = torch.softmax(x, 1)
+    torch.softmax(x, 1)
+of_tensors = threads() - before
+by_own = onepass.softmax(x.numpy())
+print(of_tensors, threads() - before)
+assert torch.equal(y, z) and torch.equal(y, torch.from_numpy(by_own)), "the same bits on whatever threads"
+"""
+    assert run_python(_THREADS_OF + code) == "0 1\n"
+
+
+def test_a_child_of_a_process_that_used_torchs_threads_has_its_own():
+    """torch's do not survive a fork, and its operators wait for them; calls of onepass do not."""
+    code = """
+expected = onepass.softmax(x)
+child = os.fork()
+if child == 0:
+    before = threads()
+    right = (onepass.softmax(x).numpy() == expected.numpy()).all()  # torch.equal would wait for ever
+    os._exit(0 if right and threads() == before + 1 else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert run_python(_THREADS_OF + code) == "0\n"
+
+
+def test_a_call_uses_no_more_threads_than_torch_may():
+    code = """
+torch.set_num_threads(1)
+expected = onepass.softmax(x)
+torch.set_num_threads(2)
+assert torch.equal(onepass.softmax(x), expected)
+print(threads() - before)
+"""
+    assert run_python(_THREADS_OF + code) == "0\n"

@@ -78,6 +78,8 @@ def watch_torch(torch: Any) -> None:
     _engine.watch(torch._C._is_any_autocast_enabled, True)
     for kind in (torch.Tensor, torch.nn.Parameter):
         _engine.register_exchange_type(kind)
+    # torch's own threads look for more work after each of its operators: others would have to share cores with them.
+    _engine.borrow_threads(torch.Tensor)
 
 
 def _describe(op: str, name: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:

@@ -11,6 +11,8 @@ from .machine import default_threads, memory_bytes
 def set_num_threads(n: int) -> None:
     """Use at most n threads from the next call on; results keep their bits whatever n is.
 
+    Calls with torch tensors run on torch's threads, of which torch.set_num_threads is a bound too.
+
     >>> import onepass
     >>> before = onepass.get_num_threads()
     >>> onepass.set_num_threads(1)
