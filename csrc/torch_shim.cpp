@@ -50,8 +50,7 @@ bool find_all(Shim& s) {
            torch.find(s.dtype, "aoti_torch_get_dtype") && torch.find(s.device_type, "aoti_torch_get_device_type") &&
            torch.find(s.device_index, "aoti_torch_get_device_index") &&
            torch.find(s.release, "aoti_torch_delete_tensor_object") &&
-           torch.find(s.empty, "aoti_torch_empty_strided") &&
-           torch.find(s.parallel_for, "torch_parallel_for") &&
+           torch.find(s.empty, "aoti_torch_empty_strided") && torch.find(s.parallel_for, "torch_parallel_for") &&
            torch.find(s.open_library, "aoti_torch_library_init_impl") &&
            torch.find(s.implement, "aoti_torch_library_impl") &&
            torch.find(s.close_library, "aoti_torch_delete_library_object") && find_dtypes(torch, s.dtypes);

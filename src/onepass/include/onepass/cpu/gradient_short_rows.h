@@ -49,6 +49,12 @@ class GradientShortRows : RowBatches<T> {
         for (int i = 0; i < n_ * static_cast<int>(sizeof(T)); i += kCacheLine) __builtin_prefetch(p + i, 0, 3);
     }
 
+    // The same of one vector, of two arrays, and into L2: their next batch, this one and its results are more than L1.
+    ONEPASS_INLINE void fetch_vector(const GradientRow& row, int i) const {
+        __builtin_prefetch(row.x + x_ahead_ + i * static_cast<int>(sizeof(T)), 0, 2);
+        __builtin_prefetch(row.second + second_ahead_ + i * static_cast<int>(sizeof(T)), 0, 2);
+    }
+
     ONEPASS_INLINE V vector(const T* x, int i) const { return i + W <= n_ ? load(x + i) : load_n(x + i, last_, C(0)); }
 
     void batch(const GradientRow* rows, int count) const {
@@ -89,13 +95,16 @@ class GradientShortRows : RowBatches<T> {
         } else {
             V part[W];
             for (int r = 0; r < count; ++r) {
-                fetch(rows[r].x + x_ahead_);
-                fetch(rows[r].second + second_ahead_);
+                const T* y = elements(rows[r].x);
+                const T* dy = elements(rows[r].second);
                 V all = C(0);
-                for (int i = 0; i < n_; i += W) {
-                    const V dy = vector(elements(rows[r].second), i);
-                    all = RowOp::kOfProducts ? fma(dy, vector(elements(rows[r].x), i), all) : all + dy;
-                }
+                const auto add = [&](int at, V d, V factor) ONEPASS_INLINE_BODY {
+                    fetch_vector(rows[r], at);
+                    all = RowOp::kOfProducts ? fma(d, factor, all) : all + d;
+                };
+                int i = 0;
+                for (; i + W <= n_; i += W) add(i, load(dy + i), load(y + i));
+                if (last_ > 0) add(i, load_n(dy + i, last_, C(0)), load_n(y + i, last_, C(0)));
                 part[r] = all;
             }
             for (int r = count; r < W; ++r) part[r] = part[0];
