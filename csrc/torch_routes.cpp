@@ -16,7 +16,7 @@ namespace {
 using torch_shim::Handle;
 
 struct Slot {
-    PyObject* missed = nullptr;  // kept for good: a call may be under way
+    PyObject* missed = nullptr;
     std::atomic<std::int64_t> served{0};
 };
 
@@ -161,11 +161,14 @@ PyObject* capsules_of(Tensor* tensors, int count) {
     return capsules;
 }
 
-Handle call_python(PyObject* missed, Tensor* tensors, int count, std::int64_t dim, std::int64_t other) {
+Handle call_python(const Slot& slot, Tensor* tensors, int count, std::int64_t dim, std::int64_t other) {
     const Gil gil;
+    PyObject* missed = slot.missed;
+    Py_INCREF(missed);  // while it runs, another thread may put another in its place
     PyObject* capsules = capsules_of(tensors, count);
     PyObject* made = capsules ? PyObject_CallFunction(missed, "OLL", capsules, dim, other) : nullptr;
     Py_XDECREF(capsules);
+    Py_DECREF(missed);
     void* handle = made ? PyCapsule_GetPointer(made, nullptr) : nullptr;
     Py_XDECREF(made);
     if (!handle) torch_shim::throw_python_error();
@@ -178,7 +181,7 @@ void finish(Slot& slot, std::uint64_t* stack, Tensor* tensors, int count, Tensor
         slot.served.fetch_add(1, std::memory_order_relaxed);
         stack[0] = result.take_word();
     } else {
-        stack[0] = reinterpret_cast<std::uint64_t>(call_python(slot.missed, tensors, count, dim, other));
+        stack[0] = reinterpret_cast<std::uint64_t>(call_python(slot, tensors, count, dim, other));
     }
 }
 
@@ -242,7 +245,7 @@ void RoutedLibrary::close() {
 void RoutedLibrary::route(int number, PyObject* missed) {
     Slot& slot = slots[number];
     Py_INCREF(missed);
-    slot.missed = missed;
+    Py_XDECREF(std::exchange(slot.missed, missed));
     slot.served = 0;
     const char* name = kOperators[number % kOperatorCount].name;
     if (shim().implement(library_, name, kKernels[number]) != 0)

@@ -1,7 +1,9 @@
 """install, uninstall, installed and installed_stats: what is routed, what is not, and that it can be undone."""
 
+import gc
 import os
 import threading
+import weakref
 
 import pytest
 import torch
@@ -256,6 +258,16 @@ def test_threads_that_plan_and_threads_that_run_at_once():
             thread.join()
         assert served("aten::_softmax") == 2400
     assert not wrong
+
+
+def test_what_was_in_place_is_let_go():
+    gone = []
+    for _ in range(3):
+        with onepass.installed():
+            torch.softmax(random_tensor((3, 4)), 1)
+            gone.append(weakref.ref(onepass.torch.install._routes[0]))
+    gc.collect()
+    assert [route() is None for route in gone] == [True, True, False]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
