@@ -52,6 +52,15 @@ def served(name):
     return onepass.installed_stats()[name]["onepass"]
 
 
+def in_four_threads(work):
+    """work(0) to work(3), at once."""
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def passed(name):
     return onepass.installed_stats()[name]["torch"]
 
@@ -251,11 +260,7 @@ def test_threads_that_plan_and_threads_that_run_at_once():
                 _engine.forget_all()
 
     with onepass.installed():
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_four_threads(work)
         assert served("aten::_softmax") == 2400
     assert not wrong
 
@@ -356,11 +361,7 @@ def test_counts_of_several_threads_add_up():
                 wrong.append(i)
 
     with onepass.installed():
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_four_threads(work)
         assert served("aten::_softmax") == 2000
     assert not wrong
 
@@ -377,11 +378,7 @@ def test_threads_may_open_blocks_at_once():
         except Exception as error:  # noqa: BLE001  told to the main thread
             failures.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_four_threads(lambda _: work())
     assert not failures
     torch.softmax(x, 1)
 

@@ -52,7 +52,7 @@ class Count:
 class Route:
     """One operator on one dispatch key: its replacement, the kernel that was there, and who served how often."""
 
-    def __init__(self, name: str, key: str, make: Callable[[Route], Callable[..., Any]]) -> None:
+    def __init__(self, name: str, key: str, make: Callable[[Route], Callable[..., Any]], number: int | None) -> None:
         self.name = name
         self.key = key
         self.served = Count()
@@ -61,7 +61,7 @@ class Route:
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
         self._original: Callable[..., Any] = partial(kernel.call_boxed, keys)
         self.kernel = make(self)
-        self.number = _native_numbers().get((name, key))  # of its native kernel
+        self.number = number  # of its native kernel, if there is one
 
     def original(self, *args: Any, **keywords: Any) -> Any:
         """What torch would do, counted."""
@@ -79,10 +79,6 @@ class Route:
         """Calls that onepass served, and torch."""
         native = 0 if self.number is None else natively_served(self.number)
         return self.served.value() + native, self.passed.value()
-
-
-def _native_numbers() -> dict[tuple[str, str], int]:
-    return {route: number for number, route in enumerate(native_routes())} if can_route() else {}
 
 
 def _memory(x: Tensor) -> Tensor:
@@ -289,4 +285,5 @@ def make_routes() -> list[Route]:
     if not hasattr(torch.library, "get_kernel"):
         raise RuntimeError(f"install needs torch 2.10 or later, for library.get_kernel; this is {torch.__version__}")
     keys = ("CPU",) if torch.version.cuda is None else ("CPU", "CUDA")
-    return [Route(name, key, make) for key in keys for name, make in _MAKERS.items()]
+    numbers = {route: number for number, route in enumerate(native_routes())} if can_route() else {}
+    return [Route(name, key, make, numbers.get((name, key))) for key in keys for name, make in _MAKERS.items()]
