@@ -73,28 +73,31 @@ struct LogSoftmaxGradient {
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const {
         const Vec<C> e = exp_anchored(y, Anchor<Vec<C>, false>{Vec<C>(C(0)), k[kFloor], k[kMagic]});
         Vec<C> dx = fma(e, k[kMinus], dy);
-        if (may_be_subnormal(e, k[kFactor])) dx = subtract_small(e, dy, dx);
-        if (__builtin_expect(any_above(y, Vec<C>(kMostAbove<C>)), 0)) dx = mended(dx, y, dy);
+        if (may_be_subnormal(e, k[kFactor])) dx = subtract_small(e, dy, dx, k[kFactor], k[kMinus]);
+        if (__builtin_expect(any_above(y, Vec<C>(kMostAbove<C>)), 0)) dx = mended(dx, y, dy, k[kSum]);
         return dx;
     }
 
    private:
     using Table = ExpTable<C>;
 
+    // These take what they need one by one: for the sake of a call with `this` the compiler would store all constants
+    // for every vector, whether or not it is made.
+
     // dy less the product where that may be subnormal, dx elsewhere.
-    ONEPASS_APART VecF subtract_small(VecF e, VecF dy, VecF dx) const {
-        const VecF product = scaled_small(e, k[kFactor], 0.0f);
-        const VecF small = k[kMinus].v < VecF(0.0f).v ? (dy - product).v : (dy + product).v;
-        const auto limit = kSubnormalProduct - bit_cast<VecF::Bits>(k[kFactor].v);
+    ONEPASS_APART static VecF subtract_small(VecF e, VecF dy, VecF dx, VecF factor, VecF minus) {
+        const VecF product = scaled_small(e, factor, 0.0f);
+        const VecF small = minus.v < VecF(0.0f).v ? (dy - product).v : (dy + product).v;
+        const auto limit = kSubnormalProduct - bit_cast<VecF::Bits>(factor.v);
         return bit_cast<VecF::Bits>(e.v) < limit ? small.v : dx.v;
     }
-    static VecD subtract_small(VecD, VecD, VecD dx) { return dx; }
+    static VecD subtract_small(VecD, VecD, VecD dx, VecD, VecD) { return dx; }
 
-    ONEPASS_APART Vec<C> mended(Vec<C> dx, Vec<C> y, Vec<C> dy) const {
+    ONEPASS_APART static Vec<C> mended(Vec<C> dx, Vec<C> y, Vec<C> dy, Vec<C> sum) {
         for (int i = 0; i < kLanes<C>; ++i) {
             if (!(y.v[i] > kMostAbove<C>)) continue;
             dx.v[i] = static_cast<C>(static_cast<double>(dy.v[i]) -
-                                     ::exp(static_cast<double>(y.v[i])) * static_cast<double>(k[kSum].v[i]));
+                                     ::exp(static_cast<double>(y.v[i])) * static_cast<double>(sum.v[i]));
         }
         return dx;
     }
@@ -133,7 +136,7 @@ struct LogsumexpGradient {
         Vec<C> p = e * k[kFactor];
         if (may_be_subnormal(e, k[kFactor])) p = scaled_small(e, k[kFactor], C(0));
         const Vec<C> dx = p * k[kTimes];
-        return __builtin_expect(any_above(x, k[kLimit]), 0) ? mended(dx, x) : dx;
+        return __builtin_expect(any_above(x, k[kLimit]), 0) ? mended(dx, x, k[kLimit], k[kLse], k[kDy]) : dx;
     }
 
    private:
@@ -144,12 +147,13 @@ struct LogsumexpGradient {
         const double octaves = __builtin_rint(log_of_anchor<C>(0, anchor.magic.v[0]) * kLog2E);
         return (octaves * Table::kLn2High - (lse - shift)) + octaves * Table::kLn2Low;
     }
-    ONEPASS_APART Vec<C> mended(Vec<C> dx, Vec<C> x) const {
+    // As above: no `this`.
+    ONEPASS_APART static Vec<C> mended(Vec<C> dx, Vec<C> x, Vec<C> limit, Vec<C> lse_of, Vec<C> dy) {
         for (int i = 0; i < kLanes<C>; ++i) {
-            if (!(x.v[i] > k[kLimit].v[i])) continue;
-            const auto lse = static_cast<double>(k[kLse].v[i]);
+            if (!(x.v[i] > limit.v[i])) continue;
+            const auto lse = static_cast<double>(lse_of.v[i]);
             const double exponential = ::exp(static_cast<double>(x.v[i]) - lse);
-            const double all = static_cast<double>(k[kDy].v[i]) * exponential;
+            const double all = static_cast<double>(dy.v[i]) * exponential;
             dx.v[i] = lse == -__builtin_huge_val() ? C(0) : static_cast<C>(all);
         }
         return dx;

@@ -30,85 +30,99 @@ class GradientShortRows : RowBatches<T> {
         second_ahead_ = even ? W * job.outer[0].z_stride * size_of(job.second) : 0;
     }
 
-    // row_at(r) is where row r lies.
+    // row_at(r) is where row r lies. The rows of a batch are written while those of the next are summed, one by one:
+    // loads and stores side by side, and no batch is read in a burst.
     template <class RowAt>
     void run(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
-        GradientRow rows[W];
-        for (std::int64_t first = begin; first < end; first += W) {
-            const int count = static_cast<int>(end - first < W ? end - first : W);
-            for (int r = 0; r < count; ++r) rows[r] = row_at(first + r);
-            batch(rows, count);
+        Batch batches[2];
+        alignas(kCacheLine) C k[RowOp::kConstants][W];
+        take(batches[0], begin, end, row_at);
+        for (int r = 0; r < batches[0].count; ++r) look(batches[0], r);
+        for (std::int64_t first = begin, i = 0; first < end; first += W, ++i) {
+            Batch& now = batches[i & 1];
+            Batch& next = batches[(i + 1) & 1];
+            take(next, first + W, end, row_at);
+            set_constants(now, k);
+            char* to[W];
+            for (int r = 0; r < now.count; ++r) to[r] = now.rows[r].y;
+            const auto value = [&](int r, int i, int lanes) ONEPASS_INLINE_BODY {
+                const auto op = all_lanes<RowOp>(k[0] + r, W);
+                const V x = vector(now.rows[r].x, i, lanes);
+                if constexpr (RowOp::kSums) {
+                    return op(x, vector(now.rows[r].second, i, lanes));
+                } else {
+                    return op(x);
+                }
+            };
+            Batches::store_rows(to, now.count, value, [&](int r) ONEPASS_INLINE_BODY {
+                if (r < next.count) look(next, r);
+            });
         }
     }
 
    private:
+    struct Batch {
+        int count;
+        GradientRow rows[W];
+        V part[W];      // of each row: its sum, lane by lane,
+        double sum[W];  // or, of float64, altogether
+    };
+
+    template <class RowAt>
+    void take(Batch& batch, std::int64_t first, std::int64_t end, RowAt&& row_at) const {
+        const std::int64_t left = end - first;
+        batch.count = static_cast<int>(left <= 0 ? 0 : left < W ? left : W);
+        for (int r = 0; r < batch.count; ++r) batch.rows[r] = row_at(first + r);
+    }
+
     ONEPASS_INLINE static const T* elements(const char* p) { return reinterpret_cast<const T*>(p); }
 
-    // Row r of the next batch: the processor sees rows this short begin and end too often to look far ahead itself.
-    ONEPASS_INLINE void fetch(const char* p) const {
-        for (int i = 0; i < n_ * static_cast<int>(sizeof(T)); i += kCacheLine) __builtin_prefetch(p + i, 0, 3);
+    // Vector i of the row a batch later: the processor sees rows this short begin and end too often to look far ahead
+    // itself. Into L2: with what is at work on now it is more than L1.
+    ONEPASS_INLINE void fetch(const char* p, int i) const {
+        __builtin_prefetch(p + i * static_cast<int>(sizeof(T)), 0, 2);
     }
 
-    // The same of one vector, of two arrays, and into L2: their next batch, this one and its results are more than L1.
-    ONEPASS_INLINE void fetch_vector(const GradientRow& row, int i) const {
-        __builtin_prefetch(row.x + x_ahead_ + i * static_cast<int>(sizeof(T)), 0, 2);
-        __builtin_prefetch(row.second + second_ahead_ + i * static_cast<int>(sizeof(T)), 0, 2);
+    ONEPASS_INLINE static V vector(const char* row, int i, int lanes) {
+        return lanes == W ? load(elements(row) + i) : load_n(elements(row) + i, lanes, C(0));
     }
 
-    ONEPASS_INLINE V vector(const T* x, int i) const { return i + W <= n_ ? load(x + i) : load_n(x + i, last_, C(0)); }
-
-    void batch(const GradientRow* rows, int count) const {
-        alignas(kCacheLine) C k[RowOp::kConstants][W];
-        set_constants(rows, count, k);
-        char* to[W];
-        for (int r = 0; r < count; ++r) to[r] = rows[r].y;
-        Batches::store_rows(to, count, [&](int r, int i) ONEPASS_INLINE_BODY {
-            const auto op = all_lanes<RowOp>(k[0] + r, W);
-            if constexpr (RowOp::kSums) {
-                return op(vector(elements(rows[r].x), i), vector(elements(rows[r].second), i));
-            } else {
-                return op(vector(elements(rows[r].x), i));
-            }
-        });
-    }
-
-    ONEPASS_INLINE void set_constants(const GradientRow* rows, int count, C (&k)[RowOp::kConstants][W]) const {
-        if constexpr (RowOp::kSums) {
-            alignas(kCacheLine) double sum[W];
-            sums(rows, count, sum);
-            for (int r = 0; r < W; ++r) RowOp::set(k[0] + r, W, sum[r]);
+    // Row r for the first time: its sum.
+    ONEPASS_INLINE void look(Batch& batch, int r) const {
+        const GradientRow& row = batch.rows[r];
+        if constexpr (!RowOp::kSums) {
+            for (int i = 0; i < n_; i += W) fetch(row.x, i);
+        } else if constexpr (sizeof(C) == 8) {
+            batch.sum[r] = gradient_sum<RowOp::kOfProducts>(elements(row.x), elements(row.second), n_, Nothing{});
         } else {
-            for (int r = 0; r < count; ++r) {
-                fetch(rows[r].x + x_ahead_);
-                RowOp::set(k[0] + r, W, read_scalar(rows[r].second, job_.second),
-                           read_scalar(rows[r].third, job_.third));
-            }
+            V all = C(0);
+            const auto add = [&](int i, int lanes) ONEPASS_INLINE_BODY {
+                fetch(row.x + x_ahead_, i);
+                fetch(row.second + second_ahead_, i);
+                const V d = vector(row.second, i, lanes);
+                all = RowOp::kOfProducts ? fma(d, vector(row.x, i, lanes), all) : all + d;
+            };
+            int i = 0;
+            for (; i + W <= n_; i += W) add(i, W);
+            if (last_ > 0) add(i, last_);
+            batch.part[r] = all;
         }
     }
 
-    ONEPASS_INLINE void sums(const GradientRow* rows, int count, double (&sum)[W]) const {
-        if constexpr (sizeof(C) == 8) {
-            for (int r = 0; r < W; ++r) {
-                const GradientRow& row = rows[r < count ? r : 0];
-                sum[r] = gradient_sum<RowOp::kOfProducts>(elements(row.x), elements(row.second), n_, Nothing{});
+    ONEPASS_INLINE void set_constants(Batch& batch, C (&k)[RowOp::kConstants][W]) const {
+        if constexpr (RowOp::kSums) {
+            if constexpr (sizeof(C) == 4) {
+                for (int r = batch.count; r < W; ++r) batch.part[r] = batch.part[0];
+                Batches::wide_sums(batch.part, batch.sum);
+            } else {
+                for (int r = batch.count; r < W; ++r) batch.sum[r] = batch.sum[0];
             }
+            for (int r = 0; r < W; ++r) RowOp::set(k[0] + r, W, batch.sum[r]);
         } else {
-            V part[W];
-            for (int r = 0; r < count; ++r) {
-                const T* y = elements(rows[r].x);
-                const T* dy = elements(rows[r].second);
-                V all = C(0);
-                const auto add = [&](int at, V d, V factor) ONEPASS_INLINE_BODY {
-                    fetch_vector(rows[r], at);
-                    all = RowOp::kOfProducts ? fma(d, factor, all) : all + d;
-                };
-                int i = 0;
-                for (; i + W <= n_; i += W) add(i, load(dy + i), load(y + i));
-                if (last_ > 0) add(i, load_n(dy + i, last_, C(0)), load_n(y + i, last_, C(0)));
-                part[r] = all;
+            for (int r = 0; r < batch.count; ++r) {
+                RowOp::set(k[0] + r, W, read_scalar(batch.rows[r].second, job_.second),
+                           read_scalar(batch.rows[r].third, job_.third));
             }
-            for (int r = count; r < W; ++r) part[r] = part[0];
-            Batches::wide_sums(part, sum);
         }
     }
 

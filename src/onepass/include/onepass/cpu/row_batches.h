@@ -24,26 +24,32 @@ class RowBatches {
           adjacent_((job.outer.count == 1 ? job.outer[0].y_stride : 0) == results),
           nontemporal_(job.nontemporal) {}
 
-    // Writes the rows of a batch; value(r, i) is the vector at i of row r's result.
-    template <class Value>
-    ONEPASS_INLINE void store_rows(char* const (&rows)[W], int count, Value&& value) const {
+    // Writes the rows of a batch; value(r, i, lanes) is the vector at i of row r's result, of which `lanes` are seen,
+    // beside(r) work to do before row r.
+    template <class Value, class Beside>
+    ONEPASS_INLINE void store_rows(char* const (&rows)[W], int count, Value&& value, Beside&& beside) const {
         if (!nontemporal_ || !adjacent_ || count < W) {
             for (int r = 0; r < count; ++r) {
+                beside(r);
                 T* y = reinterpret_cast<T*>(rows[r]);
                 int i = 0;
-                for (; i + W <= n_; i += W) store(y + i, value(r, i));
-                if (last_ > 0) store_n(y + i, value(r, i), last_);
+                for (; i + W <= n_; i += W) store(y + i, value(r, i, W));
+                if (last_ > 0) store_n(y + i, value(r, i, last_), last_);
             }
         } else if (last_ == 0 && reinterpret_cast<std::uintptr_t>(rows[0]) % kCacheLine == 0) {
             for (int r = 0; r < W; ++r) {
+                beside(r);
                 T* y = reinterpret_cast<T*>(rows[r]);
-                for (int i = 0; i < n_; i += W) stream(y + i, value(r, i));
+                for (int i = 0; i < n_; i += W) stream(y + i, value(r, i, W));
             }
         } else {
             // W rows are whole cache lines together, though none of them is: put side by side first.
             alignas(kCacheLine) C all[(W * kMostVectors + 1) * W];
             for (int r = 0; r < W; ++r) {
-                for (int i = 0; i < n_; i += W) store(all + r * n_ + i, value(r, i));
+                beside(r);
+                int i = 0;
+                for (; i + W <= n_; i += W) store(all + r * n_ + i, value(r, i, W));
+                if (last_ > 0) store(all + r * n_ + i, value(r, i, last_));
             }
             emit(reinterpret_cast<T*>(rows[0]), std::int64_t{W} * n_, true, Gathered{all});
         }

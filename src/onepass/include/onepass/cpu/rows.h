@@ -85,7 +85,7 @@ class Rows {
             keep[0] = scratch_of<C>(Scratch::values, apart + stride);
             keep[1] = keep[0] + apart;
         }
-        using Source = std::conditional_t<kSoftmax, Normalized<C>, Applied<T, LogSoftmaxOp<Vec<C>>>>;
+        using Source = std::conditional_t<kSoftmax, Normalized<T>, Applied<T, LogSoftmaxOp<Vec<C>>>>;
         Carry carry;
         Emitter<T, Source> ready;  // the row before: at first, none
         Offsets at = row(begin);
@@ -99,7 +99,7 @@ class Rows {
             const double sum = summed<kSoftmax>(x, n, anchor_at(Vec<C>(top), !kSoftmax), e, next, ready);
             ready.finish();
             if constexpr (kSoftmax) {
-                ready = Emitter<T, Source>(y, n, job_.nontemporal, {e, Scale<C>(sum)}, &carry);
+                ready = Emitter<T, Source>(y, n, job_.nontemporal, {e, Scale<T>(sum)}, &carry);
             } else {
                 const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
                 ready = Emitter<T, Source>(y, n, job_.nontemporal, {x, op}, &carry);
@@ -145,8 +145,8 @@ class Rows {
     template <bool kSoftmax, bool kShifted, class Beside>
     ONEPASS_INLINE static double exponentials_at(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor,
                                                  C* keep, Beside&& beside) {
-        const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_anchored(v, anchor); };
-        return sum_exp<!kSoftmax, kSoftmax>(x, n, exponential, keep, beside);
+        const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_of<T>(v, anchor); };
+        return sum_exp<!kSoftmax, kSoftmax>(x, n, exponential, keep, beside, anchor.shift);
     }
 
     // A row that is gathered, converted or scattered on the way.
@@ -162,7 +162,7 @@ class Rows {
         const double sum = exponentials<kSoftmax>(x, n, anchor_at(Vec<C>(top), !kSoftmax), keep, Nothing{});
         const bool past_cache = job_.nontemporal && output_.direct();
         if constexpr (kSoftmax) {
-            emit(y, n, past_cache, Normalized<C>{keep, Scale<C>(sum)});
+            emit(y, n, past_cache, Normalized<T>{keep, Scale<T>(sum)});
         } else {
             const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
             emit(y, n, past_cache, Applied<T, LogSoftmaxOp<Vec<C>>>{x, op});
@@ -205,10 +205,10 @@ class Rows {
         output_.write_back(y_row(at), begin, n, y);
     }
 
-    template <bool kShifted>
-    static SoftmaxOp<Vec<C>, kShifted> softmax_with(const Anchor<Vec<C>, kShifted>& anchor,
-                                                    const SoftmaxOp<Vec<C>, true>& op) {
-        return {anchor, op.scale, op.scale_low};
+    template <bool kShifted, class P = Precision<T>>
+    static SoftmaxOp<P, kShifted> softmax_with(const Anchor<Vec<C>, kShifted>& anchor,
+                                               const SoftmaxOp<Vec<C>, true>& op) {
+        return {{anchor.shift, anchor.floor, anchor.magic}, op.scale, op.scale_low};
     }
 
     template <bool kSoftmax>

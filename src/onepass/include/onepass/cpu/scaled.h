@@ -30,14 +30,22 @@ ONEPASS_APART inline VecF scaled_small(VecF e, VecF high, VecF low) {
     return small ? (subnormal ? bit_cast<VecF::Native>(lowered) : normal.v) : rest.v;
 }
 
+ONEPASS_INLINE bool may_be_small(VecF e, VecF high) {
+    return __builtin_expect(any_below(e, kSmallProduct - bit_cast<VecF::Bits>(high.v)), 0);
+}
+
 // e * (high + low), rounded once.
 ONEPASS_INLINE VecF scaled(VecF e, VecF high, VecF low) {
-    if (__builtin_expect(any_below(e, kSmallProduct - bit_cast<VecF::Bits>(high.v)), 0)) {
-        return scaled_small(e, high, low);
-    }
+    if (may_be_small(e, high)) return scaled_small(e, high, low);
     return fma(e, high, e * low);
 }
 ONEPASS_INLINE VecD scaled(VecD e, VecD high, VecD low) { return fma(e, high, e * low); }
+
+// e * high.
+ONEPASS_INLINE VecF scaled(VecF e, VecF high) {
+    if (may_be_small(e, high)) return scaled_small(e, high, 0.0f);
+    return e * high;
+}
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -15,7 +15,8 @@ class ShortRows : RowBatches<T> {
     using Batches = RowBatches<T>;
     using C = Compute<T>;
     using V = Vec<C>;
-    using Batches::W, Batches::n_, Batches::last_, Batches::adjacent_, Batches::wide_sums, Batches::wide_sums_of_halves;
+    using P = Precision<T>;
+    using Batches::W, Batches::n_, Batches::last_, Batches::adjacent_, Batches::wide_sums;
 
    public:
     using Batches::kMostVectors;
@@ -81,7 +82,7 @@ class ShortRows : RowBatches<T> {
     // Row r of the next batch: the processor sees rows this short begin and end too often to look far ahead itself.
     ONEPASS_INLINE void fetch(const Batch& b, int r) const {
         const char* p = reinterpret_cast<const char*>(b.x[r] + b.ahead);
-        for (int i = 0; i < n_ * static_cast<int>(sizeof(T)); i += kCacheLine) __builtin_prefetch(p + i, 0, 3);
+        for (int i = 0; i < n_ * static_cast<int>(sizeof(T)); i += kCacheLine) __builtin_prefetch(p + i, 0, 2);
     }
 
     // Lane r of each of these, for the W rows of a batch. What lies beyond its last row repeats the first.
@@ -102,10 +103,13 @@ class ShortRows : RowBatches<T> {
             scale_low[r] = sizeof(C) == 4 ? static_cast<C>(s - static_cast<double>(scale[r]))
                                           : static_cast<C>(::fma(-s, sum[r], 1.0) * s);
         }
-        Batches::store_rows(b.y, b.count, [&](int r, int i) ONEPASS_INLINE_BODY {
-            const V exponential = load(e + r * stride_ + i);
-            return scaled(exponential, V(scale[r]), V(scale_low[r]));
-        });
+        Batches::store_rows(
+            b.y, b.count,
+            [&](int r, int i, int) ONEPASS_INLINE_BODY {
+                const V exponential = load(e + r * stride_ + i);
+                return scaled(P(exponential), P(scale[r]), P(scale_low[r]));
+            },
+            [](int) {});
     }
 
     // Every row's exponentials, and their sum.
@@ -128,7 +132,7 @@ class ShortRows : RowBatches<T> {
         V sum = C(0);
         visit_row(x, -kInfinity<C>, [&](int i, V v) ONEPASS_INLINE_BODY {
             top = max_aside(v, top);
-            const V exponential = exp_anchored(v, anchor);
+            const V exponential = exp_of<T>(v, anchor);
             store(e + i, exponential);
             sum = sum + exponential;
         });
@@ -169,23 +173,27 @@ class ShortRows : RowBatches<T> {
             for (int r = 0; r < b.count; ++r) {
                 const Anchor<V, true> anchor{V(top[r]), zero.floor, zero.magic};
                 WideSum<C> all;
-                visit_row(b.x[r], -kInfinity<C>,
-                          [&](int, V v) ONEPASS_INLINE_BODY { all.add(exp_anchored(v, anchor)); });
+                visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY { all.add(exp_of<T>(v, anchor)); });
                 sum[r] = all.value() * kUnbias<C>;
             }
         } else {
-            VecD rows[W];
+            // Of each row as in sum_exp: what is at its top is counted, the others are added up.
+            V others[W], tops[W];
             for (int r = 0; r < b.count; ++r) {
                 fetch(b, r);
                 const Anchor<V, true> anchor{V(top[r]), zero.floor, zero.magic};
-                WideSum<C> all;
-                visit_row(b.x[r], -kInfinity<C>,
-                          [&](int, V v) ONEPASS_INLINE_BODY { all.add(exp_anchored(v, anchor)); });
-                rows[r] = all.low + all.high;
+                V sum_of_others = C(0), tops_of_row = C(0);
+                visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY {
+                    add_or_count(v, anchor.shift, exp_of<T>(v, anchor), sum_of_others, tops_of_row);
+                });
+                others[r] = sum_of_others;
+                tops[r] = tops_of_row;
             }
-            for (int r = b.count; r < W; ++r) rows[r] = rows[0];
-            wide_sums_of_halves(rows, sum);
-            for (double& s : sum) s *= kUnbias<C>;
+            repeat_first(b, others);
+            repeat_first(b, tops);
+            wide_sums(others, sum);
+            const V counts = sums_across(tops);
+            for (int r = 0; r < W; ++r) sum[r] = sum[r] * kUnbias<C> + static_cast<double>(counts.v[r]);
         }
     }
 
@@ -195,11 +203,14 @@ class ShortRows : RowBatches<T> {
         states(b, top, sum);
         for (int r = b.count; r < W; ++r) sum[r] = 1;
         for (int r = 0; r < W; ++r) split_lse(static_cast<double>(top[r]), sum[r], high[r], low[r]);
-        Batches::store_rows(b.y, b.count, [&](int r, int i) ONEPASS_INLINE_BODY {
-            const LogSoftmaxOp<V> op{V(high[r]), V(low[r])};
-            const T* x = b.x[r] + i;
-            return op(i + W <= n_ ? load(x) : load_n(x, last_, C(0)));
-        });
+        Batches::store_rows(
+            b.y, b.count,
+            [&](int r, int i, int lanes) ONEPASS_INLINE_BODY {
+                const LogSoftmaxOp<V> op{V(high[r]), V(low[r])};
+                const T* x = b.x[r] + i;
+                return op(lanes == W ? load(x) : load_n(x, lanes, C(0)));
+            },
+            [](int) {});
     }
 
     void logsumexp(const Batch& b) const {

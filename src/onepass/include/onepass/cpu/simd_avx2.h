@@ -26,6 +26,13 @@ inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
     return (VecF::Native)_mm256_and_ps(keep, _mm256_fmadd_ps((__m256)a.v, (__m256)b.v, (__m256)c.v));
 }
 
+// An exponential: added to the sum, or, where x is the top of its row, counted.
+inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
+    const VecF zero = 0.0f, one = 1.0f;
+    sum.v = sum.v + (x.v == top.v ? zero.v : e.v);
+    tops.v = tops.v + (x.v == top.v ? one.v : zero.v);
+}
+
 // Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
 inline bool any_below(VecF v, VecF::Bits limit) {
     const __m256 below = _mm256_castsi256_ps(_mm256_cmpgt_epi32((__m256i)limit, _mm256_castps_si256((__m256)v.v)));

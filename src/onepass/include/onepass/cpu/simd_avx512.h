@@ -31,6 +31,13 @@ inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
     return (VecF::Native)_mm512_maskz_fmadd_ps(keep, (__m512)a.v, (__m512)b.v, (__m512)c.v);
 }
 
+// An exponential: added to the sum, or, where x is the top of its row, counted.
+inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
+    const __mmask16 at_top = _mm512_cmp_ps_mask((__m512)x.v, (__m512)top.v, _CMP_EQ_OQ);
+    sum = (VecF::Native)_mm512_mask_add_ps((__m512)sum.v, _knot_mask16(at_top), (__m512)sum.v, (__m512)e.v);
+    tops = (VecF::Native)_mm512_mask_add_ps((__m512)tops.v, at_top, (__m512)tops.v, _mm512_set1_ps(1));
+}
+
 // Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
 inline bool any_below(VecF v, VecF::Bits limit) {
     const __mmask16 below = _mm512_cmplt_epi32_mask(_mm512_castps_si512((__m512)v.v), (__m512i)limit);

@@ -16,6 +16,13 @@ inline V raise(V x, V floor) {
     return max(floor, x);
 }
 
+// An exponential: added to the sum, or, where x is the top of its row, counted.
+inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
+    const VecF zero = 0.0f, one = 1.0f;
+    sum.v = sum.v + (x.v == top.v ? zero.v : e.v);
+    tops.v = tops.v + (x.v == top.v ? one.v : zero.v);
+}
+
 // Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
 inline bool any_below(VecF v, VecF::Bits limit) {
     const auto bits = bit_cast<VecF::Bits>(v.v);
