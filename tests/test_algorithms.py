@@ -11,6 +11,7 @@ from helpers import (
     FLOORS,
     KINDS,
     LIMITS,
+    REDUCTIONS,
     SOFTMAX_FAMILY,
     as_kind,
     nan_filled,
@@ -123,6 +124,8 @@ CHOICES = [
     ("logsumexp", (64, 1000, 196), "float32", 1, "strided", "a reduction with an inner dim"),
     ("softmax", (2, 128_256, 16), "float32", 1, "packed", "16 rows lie interleaved"),
     ("softmax", (1000, 100, 3), "float32", 1, "packed", "3 rows lie interleaved"),
+    ("sum", (4096, 8), "float32", -1, "registers", "one vector or two, added up"),
+    ("amax", (4096, 2 * _engine.vector_bytes()), "float32", -1, "row", "eight vectors, compared on the way"),
     ("softmax", (32, 256, 56, 56), "float32", None, "split", "everything is one row"),
     ("softmax", (100, 20, 30), "float32", (1, 2), "row", "two dims that are one in memory"),
 ]
@@ -135,6 +138,13 @@ def test_the_planner_takes(op, shape, dtype, dim, algorithm, why, threads):
     assert report.plan.algorithm == algorithm, report
     assert algorithm in str(report)
     assert report.plan == onepass.explain(op, shape, dtype, dim).plan
+
+
+def test_columns_of_a_plain_reduction_are_one_chunk_where_there_are_tiles_for_all():
+    whole = onepass.explain("sum", (4096, 1000, 196), "float32", 1).plan
+    assert (whole.algorithm, whole.chunk) == ("strided", 1000)
+    assert onepass.explain("softmax", (4096, 100_000, 196), "float32", 1).plan.chunk < 100_000
+    assert onepass.explain("sum", (100_000, 196), "float32", 0).plan.chunk < 100_000
 
 
 def test_without_a_second_thread_no_row_is_split(threads):
@@ -207,3 +217,21 @@ def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
             call.plan_and_run(op, x, 1, False, None, out, "row")
             assert _engine.last_algorithm() == "row"
             assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], (width, first)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_plain_reductions_down_columns_of_any_number(op, dtype):
+    # Groups of vectors that reach back over each other, one vector, part of one.
+    lanes = _engine.vector_bytes() // 4
+    for width in (1, lanes - 1, lanes, 3 * lanes + 1, 4 * lanes, 7 * lanes + 5, 9 * lanes, 13 * lanes + 3, 16 * lanes + 1):
+        for length in (1, 15, 33):
+            x = np.abs(random_array((2, length, width), dtype, seed=width))
+            x[1, length // 2, width // 2] = np.nan
+            x[0, 0, width - 1] = np.inf
+            out = nan_filled((2, width), x.dtype)
+            getattr(onepass, op)(x, 1, out=out)
+            if length > 1 and width > 16:
+                assert _engine.last_algorithm() == "strided"
+            expected = getattr(reference, op)(x, 1)
+            assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (width, length)

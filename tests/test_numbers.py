@@ -268,6 +268,22 @@ def test_16_bit_sums_accumulate_in_float32(dtype):
     assert float(onepass.mean(np.ones(100_000, DTYPES[dtype]))) == 1
 
 
+@pytest.mark.parametrize("gap", [3, 8, 16])
+@pytest.mark.parametrize("tops", [1, 2, 19])
+@pytest.mark.parametrize("algorithm", ["registers", "row", "online", "strided"])
+def test_what_others_add_to_a_dominant_element_is_not_lost(algorithm, tops, gap):
+    length = 100 if algorithm == "registers" else 9000
+    x = np.random.default_rng(tops).normal(-gap, 1, (33, length))
+    x = (np.rint(x * 1024) / 1024).astype(np.float32)  # so that x - max is exact
+    x[:, :: length // tops][:, :tops] = 7.25
+    x, dim = (np.ascontiguousarray(x.T), 0) if algorithm == "strided" else (x, -1)
+    y = onepass.log_softmax(x, dim, algorithm=algorithm)
+    assert onepass._engine.last_algorithm() == algorithm
+    expected = reference.log_softmax(x, dim)
+    # Of one element next to probability 1 the result is what the others add: measured in its own ULP.
+    assert max_ulp(y, expected, floor=0.0) <= 2
+
+
 @pytest.mark.parametrize("algorithm", ["registers", "row", "online", "split", "strided", "packed"])
 @pytest.mark.parametrize("offset", [-60, 0, 20, 60])
 def test_subnormal_probabilities_are_rounded_right(algorithm, offset):

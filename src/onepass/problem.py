@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+REDUCTIONS = ("sum", "mean", "amax", "amin")  # plain ones: one read, no exponential
 GRADIENTS = ("softmax_backward", "log_softmax_backward", "logsumexp_backward")
 ELEMENTWISE = ("softmax", "log_softmax", *GRADIENTS)  # the result has the shape of the input
 

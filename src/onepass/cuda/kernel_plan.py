@@ -39,7 +39,6 @@ _OPS = {
     "softmax_backward": "SoftmaxBackward",
     "log_softmax_backward": "LogSoftmaxBackward",
 }
-REDUCTIONS = ("sum", "mean", "amax", "amin")
 # Fields of a gradient's kernels, and the array that each is about.
 _NARROW = {"wide_dy": "dy", "wide_saved": "what was saved"}
 _TYPES = {

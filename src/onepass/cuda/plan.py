@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..problem import GRADIENTS, Problem
+from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
-from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Functor, Tuning, build
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Functor, Tuning, build
 from .plan_cluster import cluster_pays, pair_pays, plan_cluster, plan_pair
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm

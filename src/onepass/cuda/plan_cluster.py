@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Tuning
+from ..problem import REDUCTIONS
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
 from .plan_split import build_split, part_packs, split_registers, state_bytes
 from .team_cut import TeamCut, most_resident
 from .thresholds import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..problem import ITEMSIZE
-from .kernel_plan import REDUCTIONS, Choice, CudaPlan, build
+from ..problem import ITEMSIZE, REDUCTIONS
+from .kernel_plan import Choice, CudaPlan, build
 from .team_cut import (
     Registers,
     TeamCut,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..problem import ITEMSIZE, Axis
-from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, WAVES, Choice, CudaPlan, build
+from ..problem import ITEMSIZE, REDUCTIONS, Axis
+from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .thresholds import (

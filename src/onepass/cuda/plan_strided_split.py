@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..problem import ITEMSIZE, Axis
-from .kernel_plan import BLOCK_SCRATCH, REDUCTIONS, Choice, CudaPlan, Team, build
+from ..problem import ITEMSIZE, REDUCTIONS, Axis
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Team, build
 from .thresholds import (
     FEWEST_STEPS,
     SHARED_STEPS,

@@ -1,0 +1,84 @@
+// sum, mean, amax and amin down columns that lie side by side: as many vectors of them at once as there are registers
+// for, every one of them in its register from the first row to the last.
+#pragma once
+
+#include "span.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// Rows of columns, `stride` elements apart.
+template <class T>
+struct ColumnSpan {
+    const T* x;
+    std::int64_t stride;
+    std::int64_t rows;
+};
+
+// What is fetched meanwhile: rows lie a stride apart, where the processor does not look ahead by itself.
+constexpr std::int64_t kRowsAhead = 8;
+
+// Calls visit(k, vector k of the row) for rows [begin, end) of kVectors vectors. Of one vector, `lanes` of it.
+template <int kVectors, class T, class Visit>
+ONEPASS_INLINE void visit_columns(const ColumnSpan<T>& span, std::int64_t begin, std::int64_t end, int lanes,
+                                  Visit&& visit) {
+    constexpr int W = kLanes<Compute<T>>;
+    for (std::int64_t d = begin; d < end; ++d) {
+        const T* x = span.x + d * span.stride;
+        const char* ahead = reinterpret_cast<const char*>(x + kRowsAhead * span.stride);
+        for (int b = 0; b < kVectors * W * static_cast<int>(sizeof(T)); b += kCacheLine) {
+            __builtin_prefetch(ahead + b, 0, 3);
+        }
+#pragma GCC unroll 16
+        for (int k = 0; k < kVectors; ++k) {
+            visit(k, kVectors > 1 || lanes == W ? load(x + k * W) : load_n(x, lanes, Compute<T>(0)));
+        }
+    }
+}
+
+// The sums of kVectors vectors of columns, in float64, rounded to C. Vector sums are moved to float64 after sixteen
+// additions, as in a row (kSumBlock).
+template <int kVectors, class T, class C = Compute<T>>
+ONEPASS_INLINE void sum_columns(const ColumnSpan<T>& span, int lanes, bool mean, Vec<C> (&result)[kVectors]) {
+    constexpr std::int64_t kBlock = 16;
+    WideSum<C> total[kVectors];
+    for (std::int64_t block = 0; block < span.rows; block += kBlock) {
+        const std::int64_t end = block + kBlock < span.rows ? block + kBlock : span.rows;
+        if constexpr (sizeof(C) == 8) {
+            visit_columns<kVectors>(span, block, end, lanes,
+                                    [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { total[k].add(v); });
+        } else {
+            Vec<C> sum[kVectors];
+            for (Vec<C>& s : sum) s = C(0);
+            visit_columns<kVectors>(span, block, end, lanes,
+                                    [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
+            for (int k = 0; k < kVectors; ++k) total[k].add(sum[k]);
+        }
+    }
+    for (int k = 0; k < kVectors; ++k) {
+        alignas(kCacheLine) double all[kLanes<C>];
+        total[k].store_lanes(all);
+        if (mean) {
+            for (double& a : all) a /= static_cast<double>(span.rows);
+        }
+        alignas(kCacheLine) C rounded[kLanes<C>];
+        for (int i = 0; i < kLanes<C>; ++i) rounded[i] = static_cast<C>(all[i]);
+        result[k] = load(rounded);
+    }
+}
+
+// kSign = 1: the maxima of kVectors vectors of columns, -1: the minima. Returns false if there is a NaN.
+template <int kSign, int kVectors, class T, class C = Compute<T>>
+ONEPASS_INLINE bool extremes_of_columns(const ColumnSpan<T>& span, int lanes, Vec<C> (&result)[kVectors]) {
+    Vec<C> best[kVectors], nan = C(0);
+    for (Vec<C>& b : best) b = -kSign * kInfinity<C>;
+    visit_columns<kVectors>(span, 0, span.rows, lanes, [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+        best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
+        nan = nan_or(v, nan);
+    });
+    for (int k = 0; k < kVectors; ++k) result[k] = best[k];
+    return reduce_sum(nan) == 0;
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass
