@@ -224,7 +224,8 @@ def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
 def test_plain_reductions_down_columns_of_any_number(op, dtype):
     # Groups of vectors that reach back over each other, one vector, part of one.
     lanes = _engine.vector_bytes() // 4
-    for width in (1, lanes - 1, lanes, 3 * lanes + 1, 4 * lanes, 7 * lanes + 5, 9 * lanes, 13 * lanes + 3, 16 * lanes + 1):
+    vectors_and_rest = ((0, 1), (1, -1), (1, 0), (3, 1), (4, 0), (7, 5), (9, 0), (13, 3), (16, 1))
+    for width in (vectors * lanes + rest for vectors, rest in vectors_and_rest):
         for length in (1, 15, 33):
             x = np.abs(random_array((2, length, width), dtype, seed=width))
             x[1, length // 2, width // 2] = np.nan

@@ -314,3 +314,23 @@ def test_the_ladder():
     )  # most of a row waits, and of the rest dy is read again
     assert 0 < plan.shared_bytes <= 227 << 10
     assert explain("logsumexp_backward", (4096, 131072), "bfloat16", device="h200").plan.reads == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "threads", "reads", "why"),
+    [
+        ((16, 150, 128, 128), "bfloat16", 128, 2, "two-byte elements by full packs: L2 serves the second read"),
+        ((32, 256, 56, 56), "float32", 256, 2, "256 steps of float32"),
+        ((16, 150, 128, 128), "float32", 256, 1, "fewer: shared memory is as fast"),
+        ((32, 256, 56, 56), "float64", 512, 1, "not measured"),
+        ((64, 1000, 196), "bfloat16", 512, 1, "packs of 4: half of an access"),
+        ((1, 256, 1024), "bfloat16", 512, 1, "fewer tiles of a cache line than multiprocessors"),
+        ((4096, 8, 128), "bfloat16", 32, 2, "a warp, two threads along 8 steps"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " in value else None,
+)
+def test_tiles_of_a_strided_gradient_wait_in_shared_memory_or_are_read_twice(shape, dtype, threads, reads, why):
+    plan = explain("softmax_backward", shape, dtype, 1, device="h200").plan
+    assert plan.algorithm == "strided"
+    assert (plan.reads, plan.threads) == (reads, threads), plan
+    assert (plan.shared_bytes > 0) == (reads == 1)

@@ -55,6 +55,10 @@ inline float exp2_approx(float x) {
     const float y = exp2f(x) * (1 + error);
     return y < 0x1p-126f ? 0 : y;
 }
+inline float exp2_approx_subnormal(float x) {
+    const float error = bits_of(x) % 7 < 3 ? -0x1p-22f : 0x1p-22f;
+    return exp2f(x) * (1 + error);
+}
 
 // As wrong as the hardware may be: by 1 ULP, either way.
 inline float reciprocal_approx(float x) {

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 
 from ..problem import ITEMSIZE, Axis
-from .kernel_plan import Choice, CudaPlan, Team, build
+from .kernel_plan import Choice, CudaPlan, Team, Tuning, build
 from .plan_strided import tile
 from .thresholds import (
     ACCESS_BYTES,
+    GRADIENT_READ_TWICE,
+    GRADIENT_READ_TWICE_ACROSS,
+    GRADIENT_READ_TWICE_STEPS,
     LOOP_THREADS,
     SHARED_GRADIENT_STEPS,
     SHARED_STEPS,
     SPLIT_THREADS,
     STRIDED_SEGMENT_STEPS,
     ceil_div,
+    floor_power,
 )
 
 
@@ -31,6 +35,10 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
     shared = choice.algorithm is None and not segmented and few and problem.length >= SHARED_STEPS
     if shared or choice.algorithm == "strided_split":
         return _plan_shared(choice, kept, reduced, across, (pack, wide_dy, wide_saved))
+    if not segmented and tuning == Tuning() and _reads_twice(choice, pack):
+        across, threads = _narrow_tile(choice)
+        staged = False
+        choice.why.append("narrow tiles, small blocks: what they read again is in L2 still")
     threads = tuning.threads or threads
     tile_elements = problem.length * across * pack
     tile_bytes = -(-tile_elements * choice.z_size // ACCESS_BYTES) * ACCESS_BYTES + tile_elements * choice.x_size
@@ -59,6 +67,21 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
         axes=(*kept, *reduced),
         reads=1 if staged or segmented else 2,
     )
+
+
+def _reads_twice(choice: Choice, pack: int) -> bool:
+    full = pack * min(choice.x_size, choice.z_size) == ACCESS_BYTES
+    fewest, _ = GRADIENT_READ_TWICE.get(choice.kept_size, (math.inf, 0))
+    tiles = choice.problem.rows // (GRADIENT_READ_TWICE_ACROSS * pack)
+    return full and choice.problem.length >= fewest and tiles >= choice.device.multiprocessors
+
+
+def _narrow_tile(choice: Choice) -> tuple[int, int]:
+    """Threads across a tile, and of its block: a warp at least."""
+    _, most = GRADIENT_READ_TWICE[choice.kept_size]
+    along = max(2, min(most, floor_power(choice.problem.length // GRADIENT_READ_TWICE_STEPS)))
+    across = max(GRADIENT_READ_TWICE_ACROSS, 32 // along)
+    return across, across * along
 
 
 def _plan_shared(

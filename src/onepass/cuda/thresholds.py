@@ -191,6 +191,14 @@ FEW_REDUCED_PER_THREAD = 32
 # Dims that are shared have so many steps at least (modelled), and give each block so many.
 SHARED_STEPS = 4096
 FEWEST_STEPS = 256
+# A gradient's tile that is read twice: bytes of an element of both arrays -> the least steps from which on it beats one
+# that waits in shared memory, and the most threads along it. The second read is served by L2 while tiles are narrow, a
+# cache line, and blocks small: 8 steps for each thread. Two for shared memory's one, dim 1 of 16x150x128x128 bfloat16
+# 77 for 107, 32x256x56x56 56 for 85, 16x2000x1024 90 for 102, 4096x8x128 12.4 for 13.8; of float32 32x256x56x56 84 for
+# 105, 32x512x2048 123 for 143, 64x1000x196 70 for 75, but 16x150x128x128 143 for 133.
+GRADIENT_READ_TWICE = {4: (8, 32), 8: (256, 64)}
+GRADIENT_READ_TWICE_ACROSS = 8
+GRADIENT_READ_TWICE_STEPS = 8
 # Steps of a thread of a gradient's tile that blocks share, at least. Slices of both arrays in shared memory do not pay:
 # 2x128256x16 bfloat16, dim 1, 29.0 read twice by 66 blocks, 43.6 kept by 132; 65536x16 float32, dim 0, 16.1 and 16.3,
 # one block for a tile 192. Of 16 tiles, 8192x512 takes 26.6 by 8 blocks each, 62 by one.

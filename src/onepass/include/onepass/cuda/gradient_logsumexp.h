@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kShape.threads, kSame<LogSumExpCompute<Dy, X, 
             const int64 pack = first + k * kShape.lanes;
             if (pack >= cut.packs) continue;
 #pragma unroll
-            for (C& value : values[k]) value = logsumexp_gradient(dy, value, lse);
+            for (C& value : values[k]) value = logsumexp_gradient<Dx>(dy, value, lse);
             if constexpr (N == 1) {
                 writer.one(cut.pack_column(pack), values[k][0]);
             } else {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kShape.threads, kSame<LogSumExpCompute<Dy, X, 
         if (segment == 0) {
             for (int edge = lane; edge < cut.edges(); edge += kShape.lanes) {
                 const int64 column = cut.edge_column(edge);
-                writer.one(column, logsumexp_gradient(dy, x.one(column), lse));
+                writer.one(column, logsumexp_gradient<Dx>(dy, x.one(column), lse));
             }
         }
     }
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kShape.threads, kSame<LogSumExpCompute<Dy, X, 
             [&](int64 step, C(&to)[N]) { part.template load<X, kShape.wide_saved>(kSaved, part.offset_of(step), to); },
             [&](int64 step, C(&values)[N]) {
 #pragma unroll
-                for (int i = 0; i < N; ++i) values[i] = logsumexp_gradient(dy[i], values[i], lse[i]);
+                for (int i = 0; i < N; ++i) values[i] = logsumexp_gradient<Dx>(dy[i], values[i], lse[i]);
                 part.store(step, values);
             });
     }

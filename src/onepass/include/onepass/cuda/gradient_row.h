@@ -126,9 +126,10 @@ __device__ __forceinline__ void add_terms(const Row& row, Sum<C>& sum) {
 
 template <class Op, int N, class C, class Writer>
 __device__ __forceinline__ void write_gradients(const Writer& writer, int64 column, const Both<C> (&values)[N], C sum) {
+    using Dx = decltype(element_of(writer));
     C results[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) results[i] = Op::gradient(values[i].dy, values[i].saved, sum);
+    for (int i = 0; i < N; ++i) results[i] = Op::template gradient<Dx>(values[i].dy, values[i].saved, sum);
     if constexpr (N == 1) {
         writer.one(column, results[0]);
     } else {
@@ -195,8 +196,8 @@ class HeldBoth {
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {
             const int edge = k * kThreads + thread;
-            if (edge < row.cut.edges())
-                row.writer.one(row.cut.edge_column(edge), Op::gradient(edges_[k].dy, edges_[k].saved, sum));
+            const Both<C> one[1] = {edges_[k]};
+            if (edge < row.cut.edges()) write_gradients<Op>(row.writer, row.cut.edge_column(edge), one, sum);
         }
     }
 

@@ -65,7 +65,9 @@ struct GradientSteps {
         for_each_step<Both<C>, Part::kAhead>(part, begin, end, read, [&](int64 step, Both<C>(&values)[N]) {
             C results[N];
 #pragma unroll
-            for (int i = 0; i < N; ++i) results[i] = Op::gradient(values[i].dy, values[i].saved, total[i]);
+            for (int i = 0; i < N; ++i) {
+                results[i] = Op::template gradient<typename Part::Element>(values[i].dy, values[i].saved, total[i]);
+            }
             part.store(step, results);
         });
     }

@@ -19,6 +19,7 @@ struct GradientStrided {
 
 template <int kArrays, class Dx, class C, GradientStrided kShape>
 struct GradientTile {
+    using Element = Dx;
     static constexpr int N = kShape.pack;
     static constexpr int kSteps = kShape.threads / kShape.across;
     static constexpr int kTileRows = kShape.across * N;

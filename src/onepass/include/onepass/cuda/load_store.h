@@ -92,4 +92,8 @@ struct Writer {
     }
 };
 
+// What a writer writes, as decltype(element_of(writer)).
+template <class Out, class C, class Store>
+Out element_of(const Writer<Out, C, Store>&);
+
 }  // namespace onepass::cuda

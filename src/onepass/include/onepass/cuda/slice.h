@@ -29,6 +29,8 @@ struct From {
         whole.pack(begin + column, values);
     }
 };
+template <class Whole>
+auto element_of(const From<Whole>& from) -> decltype(element_of(from.whole));
 
 template <class Rows>
 struct Slice {
