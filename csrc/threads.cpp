@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -36,32 +37,71 @@ void relax() {
 // series, and waking a sleeper costs more than most calls. Nobody spins longer.
 constexpr int kSpins = 1500;
 
-struct Region {
-    Region(void (*r)(void*, std::int64_t, std::int64_t), void* c, std::int64_t t, std::int64_t g)
-        : run(r), context(c), tasks(t), grain(g) {}
+// Which of a region's shares a thread begins with: the caller with the first, every helper with the same one each time.
+// What it has read or written in one call it then finds in its own caches in the next.
+int number_of_this_helper() {
+    static std::atomic<int> helpers{0};
+    static thread_local const int number = helpers.fetch_add(1, std::memory_order_relaxed);
+    return number;
+}
 
-    void (*run)(void*, std::int64_t, std::int64_t);
-    void* context;
-    std::int64_t tasks;
-    std::int64_t grain;
-    std::atomic<std::int64_t> next{0};
-    std::mutex failure_mutex;
-    std::exception_ptr failure;
+class Region {
+   public:
+    Region(void (*run)(void*, std::int64_t, std::int64_t), void* context, std::int64_t tasks, std::int64_t grain,
+           int shares)
+        : run_(run),
+          context_(context),
+          grain_(grain),
+          count_(shares),
+          shares_(new Share[static_cast<unsigned>(shares)]) {
+        const std::int64_t runs = (tasks + grain - 1) / grain;
+        for (int i = 0; i < count_; ++i) {
+            shares_[i].next = runs * i / count_ * grain;
+            const std::int64_t end = runs * (i + 1) / count_ * grain;
+            shares_[i].end = end < tasks ? end : tasks;
+        }
+    }
 
+    // The thread's own share, from its beginning; then what is left of the others'.
     void work() noexcept {
+        const int first = pthread_equal(pthread_self(), caller_) ? 0 : 1 + number_of_this_helper() % (count_ - 1);
+        for (int i = 0; i < count_; ++i) drain(shares_[(first + i) % count_]);
+    }
+
+    void rethrow_failure() const {
+        if (failure_) std::rethrow_exception(failure_);
+    }
+
+   private:
+    struct alignas(64) Share {
+        std::atomic<std::int64_t> next;
+        std::int64_t end;
+    };
+
+    void drain(Share& share) noexcept {
         for (;;) {
-            const std::int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-            if (begin >= tasks) return;
-            const std::int64_t end = begin + grain < tasks ? begin + grain : tasks;
+            const std::int64_t begin = share.next.fetch_add(grain_, std::memory_order_relaxed);
+            if (begin >= share.end || failed_.load(std::memory_order_relaxed)) return;
+            const std::int64_t end = begin + grain_ < share.end ? begin + grain_ : share.end;
             try {
-                run(context, begin, end);
+                run_(context_, begin, end);
             } catch (...) {
-                std::lock_guard lock(failure_mutex);
-                if (!failure) failure = std::current_exception();
-                next.store(tasks, std::memory_order_relaxed);
+                std::lock_guard lock(failure_mutex_);
+                if (!failure_) failure_ = std::current_exception();
+                failed_.store(true, std::memory_order_relaxed);
             }
         }
     }
+
+    void (*run_)(void*, std::int64_t, std::int64_t);
+    void* context_;
+    std::int64_t grain_;
+    int count_;
+    std::unique_ptr<Share[]> shares_;
+    const pthread_t caller_ = pthread_self();
+    std::atomic<bool> failed_{false};
+    std::mutex failure_mutex_;
+    std::exception_ptr failure_;
 };
 
 thread_local bool is_helper = false;
@@ -208,14 +248,14 @@ void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*ru
     if (tasks <= 0) return;
     if (threads <= 1 || tasks <= grain || is_helper) return run(context, 0, tasks);
     const std::int64_t runs = (tasks + grain - 1) / grain;
-    Region region(run, context, tasks, grain);
     const int useful = runs < threads ? static_cast<int>(runs) : threads;
+    Region region(run, context, tasks, grain, useful);
     if (lender && may_borrow.load(std::memory_order_relaxed)) {
         run_on_borrowed(region, useful);
     } else {
         pool().run(region, useful);
     }
-    if (region.failure) std::rethrow_exception(region.failure);
+    region.rethrow_failure();
 }
 
 void* scratch(Scratch slot, std::size_t bytes) {

@@ -24,6 +24,12 @@ class RowBatches {
           adjacent_((job.outer.count == 1 ? job.outer[0].y_stride : 0) == results),
           nontemporal_(job.nontemporal) {}
 
+    // Whether rows of results from this one on are whole cache lines that may go past the cache.
+    bool lines_at(const void* first) const {
+        const bool whole = n_ * static_cast<int>(sizeof(T)) % kCacheLine == 0 && adjacent_;
+        return nontemporal_ && whole && reinterpret_cast<std::uintptr_t>(first) % kCacheLine == 0;
+    }
+
     // Writes the rows of a batch; value(r, i, lanes) is the vector at i of row r's result, of which `lanes` are seen,
     // beside(r) work to do before row r.
     template <class Value, class Beside>

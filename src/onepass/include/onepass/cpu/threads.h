@@ -6,8 +6,9 @@
 
 namespace onepass {
 
-// Calls task(context, i) for every i in [0, tasks), on at most `threads` threads, the caller's among them. Tasks are
-// handed out in order, in runs of `grain`. An exception of a task is rethrown here once all have stopped.
+// Calls run(context, begin, end) over all of [0, tasks), on at most `threads` threads, the caller's among them. Each
+// has an equal share to begin with, the same one in every call, and takes from others' when it is done with that,
+// always in runs of `grain`. An exception of a task is rethrown here once all have stopped.
 void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*run)(void*, std::int64_t, std::int64_t),
                   void* context);
 
