@@ -267,7 +267,7 @@ PEERS = {
 
 def copies(data: Data) -> list[Contender]:
     """The copy limit: a copy that moves as many bytes as the cell must, with ordinary and with non-temporal stores."""
-    nbytes = data.cell.moved_bytes // 2
+    nbytes = data.cell.moved_bytes // 8 * 4  # whole float32 elements
     target, source = (
         array if array.nbytes >= nbytes else np.ones(nbytes, np.uint8) for array in (data.out_numpy, data.x_numpy)
     )

@@ -165,13 +165,13 @@ template <class T>
 using Precision = std::conditional_t<sizeof(T) == 2, Coarse, Vec<Compute<T>>>;
 
 // exp(x - anchor) * 2^kBias, to better than 1.5 ULP unless P is Coarse. NaN gives NaN; -inf and everything far below
-// gives 2^-110 or less, which is 2^-170 or less once unbiased.
-template <class P, class C, bool kShifted>
+// gives 2^-110 or less, which is 2^-170 or less once unbiased. Not kFloored: nothing lies below the anchor's floor.
+template <class P, bool kFloored = true, class C, bool kShifted>
 ONEPASS_INLINE Vec<C> exp_in(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
     using Table = ExpTable<C>;
     constexpr bool kCoarse = std::is_same_v<P, Coarse>;
     if constexpr (kShifted) x = x - anchor.shift;
-    const Vec<C> above = raise(x, anchor.floor);
+    const Vec<C> above = kFloored ? raise(x, anchor.floor) : x;
     const Vec<C> t = fma(above, Vec<C>(static_cast<C>(kLog2E * Table::kSteps)), anchor.magic);
     const Vec<C> n = t - anchor.magic;
     Vec<C> r, q;
@@ -190,7 +190,7 @@ ONEPASS_INLINE Vec<C> exp_in(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
         const auto bits = (index << (Table::kMantissaBits - Table::kStepBits)) + lookup(Table::kPower, index);
         const Vec<C> power = bit_cast<typename Vec<C>::Native>(bits);
         const Vec<C> more = kCoarse ? q * r : fma(q, r, lookup(Table::kLost, index));
-        return fma_raised(x, anchor.floor, power, more, power);
+        return kFloored ? fma_raised(x, anchor.floor, power, more, power) : fma(power, more, power);
     } else {
         // It is multiplied, not added to e's exponent, so that NaN stays NaN.
         const Vec<C> power = bit_cast<typename Vec<C>::Native>(index << Table::kMantissaBits);

@@ -50,57 +50,77 @@ struct SoftmaxGradient {
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const { return y * ((dy - k[kSum]) - k[kSumLow]); }
 };
 
-// dy - exp(y) * sum(dy). Exponentials are scaled by 2^kBias, the sum by its inverse; where that would be subnormal,
-// neither is: whatever exp then loses is too small to show.
+// dy - exp(y) * sum(dy). Nearly always no y is as far from 0 as kLimit, whatever sign: then exp(y) is a normal number,
+// and so is its product with the sum.
 template <class C>
 struct LogSoftmaxGradient {
     static constexpr bool kSums = true, kOfProducts = false;
-    enum { kFloor, kMagic, kFactor, kMinus, kSum, kConstants };
+    enum { kMinus, kLimit, kConstants };
     Vec<C> k[kConstants];
 
     ONEPASS_INLINE static void set(C* k, std::int64_t apart, double sum) {
-        const bool scaled_down = !(magnitude(sum) < kUnbias<C>);
-        // What anchor_at has for 0, and for kBias * ln2.
-        constexpr C far = static_cast<C>(Table::kBias * kLn2);
-        constexpr C magic = Table::kRound + static_cast<C>(Table::kExponentBias);
-        k[kFloor * apart] = scaled_down ? -Table::kFloor : far - Table::kFloor;
-        k[kMagic * apart] = scaled_down ? magic + static_cast<C>(Table::kBias * Table::kSteps) : magic;
-        const C minus = static_cast<C>(scaled_down ? -sum * kUnbias<C> : -sum);
+        const C minus = static_cast<C>(-sum);
         k[kMinus * apart] = minus;
-        k[kFactor * apart] = minus == 0 ? C(1) : magnitude(minus);
-        k[kSum * apart] = static_cast<C>(sum);
+        k[kLimit * apart] = limit_of(minus);
     }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const {
-        const Vec<C> e = exp_anchored(y, Anchor<Vec<C>, false>{Vec<C>(C(0)), k[kFloor], k[kMagic]});
-        Vec<C> dx = fma(e, k[kMinus], dy);
-        if (may_be_subnormal(e, k[kFactor])) dx = subtract_small(e, dy, dx, k[kFactor], k[kMinus]);
-        if (__builtin_expect(any_above(y, Vec<C>(kMostAbove<C>)), 0)) dx = mended(dx, y, dy, k[kSum]);
-        return dx;
+        if (__builtin_expect(any_above(abs(y), k[kLimit]), 0)) return of_any(y, dy, k[kMinus], k[kLimit]);
+        return of_usual(y, dy, k[kMinus]);
     }
 
    private:
     using Table = ExpTable<C>;
 
-    // These take what they need one by one: for the sake of a call with `this` the compiler would store all constants
-    // for every vector, whether or not it is made.
+    // e^-80 is 2^-115.5: down to 2^-9 of a sum its product with that is normal. Of smaller sums the limit is an octave
+    // less for each of theirs, and of 0 products are 0.
+    ONEPASS_INLINE static float limit_of(float minus) {
+        constexpr float kMost = 80;
+        const auto exponent = static_cast<std::int32_t>(bit_cast<std::uint32_t>(minus) >> 23 & 255) - 127;
+        const float octaves = static_cast<float>(125 + exponent) * static_cast<float>(kLn2);
+        return minus == 0 ? kMost : octaves < kMost ? octaves : kMost;
+    }
+    ONEPASS_INLINE static double limit_of(double) { return kMostAbove<double>; }
+
+    ONEPASS_INLINE static Vec<C> of_usual(Vec<C> y, Vec<C> dy, Vec<C> minus_sum) {
+        const Vec<C> zero = C(0), magic = Table::kRound + static_cast<C>(Table::kExponentBias);
+        return fma(exp_in<Vec<C>, false>(y, Anchor<Vec<C>, false>{zero, zero, magic}), minus_sum, dy);
+    }
+
+    // Exponentials are scaled by 2^kBias, the sum by its inverse; where that would be subnormal, neither is: whatever
+    // exp then loses is too small to show. Not a member: for the sake of a call with `this` the compiler would store
+    // all constants for every vector, whether or not it is made.
+    ONEPASS_APART static Vec<C> of_any(Vec<C> y, Vec<C> dy, Vec<C> minus_sum, Vec<C> limit) {
+        Vec<C> floor, magic, minus;
+        for (int i = 0; i < kLanes<C>; ++i) {
+            const bool scaled_down = !(magnitude(minus_sum.v[i]) < kUnbias<C>);
+            // What anchor_at has for 0, and for kBias * ln2.
+            constexpr C far = static_cast<C>(Table::kBias * kLn2);
+            constexpr C round = Table::kRound + static_cast<C>(Table::kExponentBias);
+            floor.v[i] = scaled_down ? -Table::kFloor : far - Table::kFloor;
+            magic.v[i] = scaled_down ? round + static_cast<C>(Table::kBias * Table::kSteps) : round;
+            minus.v[i] = scaled_down ? minus_sum.v[i] * static_cast<C>(kUnbias<C>) : minus_sum.v[i];
+        }
+        const Vec<C> e = exp_anchored(y, Anchor<Vec<C>, false>{Vec<C>(C(0)), floor, magic});
+        Vec<C> dx = subtract_small(e, dy, fma(e, minus, dy), minus);
+        for (int i = 0; i < kLanes<C>; ++i) {
+            if (!(y.v[i] > kMostAbove<C>)) continue;
+            dx.v[i] = static_cast<C>(static_cast<double>(dy.v[i]) +
+                                     ::exp(static_cast<double>(y.v[i])) * static_cast<double>(minus_sum.v[i]));
+        }
+        // What lies beside an element must not show in its result.
+        return where_not_above(abs(y), limit, of_usual(y, dy, minus_sum), dx);
+    }
 
     // dy less the product where that may be subnormal, dx elsewhere.
-    ONEPASS_APART static VecF subtract_small(VecF e, VecF dy, VecF dx, VecF factor, VecF minus) {
+    static VecF subtract_small(VecF e, VecF dy, VecF dx, VecF minus) {
+        const VecF factor = minus.v == VecF(0.0f).v ? VecF(1.0f).v : abs(minus).v;
+        if (!may_be_subnormal(e, factor)) return dx;
         const VecF product = scaled_small(e, factor, 0.0f);
         const VecF small = minus.v < VecF(0.0f).v ? (dy - product).v : (dy + product).v;
         const auto limit = kSubnormalProduct - bit_cast<VecF::Bits>(factor.v);
         return bit_cast<VecF::Bits>(e.v) < limit ? small.v : dx.v;
     }
-    static VecD subtract_small(VecD, VecD, VecD dx, VecD, VecD) { return dx; }
-
-    ONEPASS_APART static Vec<C> mended(Vec<C> dx, Vec<C> y, Vec<C> dy, Vec<C> sum) {
-        for (int i = 0; i < kLanes<C>; ++i) {
-            if (!(y.v[i] > kMostAbove<C>)) continue;
-            dx.v[i] = static_cast<C>(static_cast<double>(dy.v[i]) -
-                                     ::exp(static_cast<double>(y.v[i])) * static_cast<double>(sum.v[i]));
-        }
-        return dx;
-    }
+    static VecD subtract_small(VecD, VecD, VecD dx, VecD) { return dx; }
 };
 
 // dy * exp(x - lse), dy and lse being the row's. A row whose lse is -inf is 0.
@@ -147,7 +167,7 @@ struct LogsumexpGradient {
         const double octaves = __builtin_rint(log_of_anchor<C>(0, anchor.magic.v[0]) * kLog2E);
         return (octaves * Table::kLn2High - (lse - shift)) + octaves * Table::kLn2Low;
     }
-    // As above: no `this`.
+    // Not a member, as LogSoftmaxGradient's.
     ONEPASS_APART static Vec<C> mended(Vec<C> dx, Vec<C> x, Vec<C> limit, Vec<C> lse_of, Vec<C> dy) {
         for (int i = 0; i < kLanes<C>; ++i) {
             if (!(x.v[i] > limit.v[i])) continue;
