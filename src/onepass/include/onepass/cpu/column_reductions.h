@@ -2,7 +2,7 @@
 // for, every one of them in its register from the first row to the last.
 #pragma once
 
-#include "span.h"
+#include "tile_grid.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -15,9 +15,6 @@ struct ColumnSpan {
     std::int64_t rows;
 };
 
-// What is fetched meanwhile: rows lie a stride apart, where the processor does not look ahead by itself.
-constexpr std::int64_t kRowsAhead = 8;
-
 // Calls visit(k, vector k of the row) for rows [begin, end) of kVectors vectors. Of one vector, `lanes` of it.
 template <int kVectors, class T, class Visit>
 ONEPASS_INLINE void visit_columns(const ColumnSpan<T>& span, std::int64_t begin, std::int64_t end, int lanes,
@@ -25,7 +22,7 @@ ONEPASS_INLINE void visit_columns(const ColumnSpan<T>& span, std::int64_t begin,
     constexpr int W = kLanes<Compute<T>>;
     for (std::int64_t d = begin; d < end; ++d) {
         const T* x = span.x + d * span.stride;
-        const char* ahead = reinterpret_cast<const char*>(x + kRowsAhead * span.stride);
+        const char* ahead = reinterpret_cast<const char*>(x + TileGrid<T>::kAhead * span.stride);
         for (int b = 0; b < kVectors * W * static_cast<int>(sizeof(T)); b += kCacheLine) {
             __builtin_prefetch(ahead + b, 0, 3);
         }
@@ -40,7 +37,7 @@ ONEPASS_INLINE void visit_columns(const ColumnSpan<T>& span, std::int64_t begin,
 // additions, as in a row (kSumBlock).
 template <int kVectors, class T, class C = Compute<T>>
 ONEPASS_INLINE void sum_columns(const ColumnSpan<T>& span, int lanes, bool mean, Vec<C> (&result)[kVectors]) {
-    constexpr std::int64_t kBlock = 16;
+    constexpr std::int64_t kBlock = TileGrid<T>::kBlock;
     WideSum<C> total[kVectors];
     for (std::int64_t block = 0; block < span.rows; block += kBlock) {
         const std::int64_t end = block + kBlock < span.rows ? block + kBlock : span.rows;
@@ -79,6 +76,64 @@ ONEPASS_INLINE bool extremes_of_columns(const ColumnSpan<T>& span, int lanes, Ve
     for (int k = 0; k < kVectors; ++k) result[k] = best[k];
     return reduce_sum(nan) == 0;
 }
+
+// One operation on `width` columns, results to y side by side.
+template <class T>
+struct ColumnReduction {
+    using C = Compute<T>;
+    static constexpr int W = kLanes<C>;
+    static constexpr int kMost = kVectorBytes == 64 ? 16 : 8;  // half of the registers
+
+    Op op;
+    ColumnSpan<T> span;
+    int width;
+    T* y;
+
+    // False if there is a NaN and the operation wants to know where: the results are not to be used.
+    bool run() const {
+        bool done = true;
+        int j = 0;
+        for (; j + kMost * W <= width; j += kMost * W) done &= group<kMost>(j, W);
+        return done && rest<kMost / 2>(j);
+    }
+
+   private:
+    // Columns from j on. The last group reaches back over columns that are done: narrow ones would walk down as often.
+    template <int kVectors>
+    bool rest(int j) const {
+        if (j == width) return true;
+        bool done = true;
+        if constexpr (kVectors > 4) {
+            if (width < kVectors * W) return rest<kVectors / 2>(j);
+        }
+        if (width < kVectors * W) {
+            for (; j < width; j += W) done &= group<1>(j, width - j < W ? width - j : W);
+            return done;
+        }
+        for (; width - j > kVectors * W; j += kVectors * W) done &= group<kVectors>(j, W);
+        return done && group<kVectors>(width - kVectors * W, W);
+    }
+
+    template <int kVectors>
+    ONEPASS_APART bool group(int column, int lanes) const {
+        const ColumnSpan<T> columns{span.x + column, span.stride, span.rows};
+        Vec<C> result[kVectors];
+        bool done = true;
+        if (op == Op::amax) {
+            done = extremes_of_columns<1>(columns, lanes, result);
+        } else if (op == Op::amin) {
+            done = extremes_of_columns<-1>(columns, lanes, result);
+        } else {
+            sum_columns(columns, lanes, op == Op::mean, result);
+        }
+        if (lanes < W) {
+            store_n(y + column, result[0], lanes);
+        } else {
+            for (int k = 0; k < kVectors; ++k) store(y + column + k * W, result[k]);
+        }
+        return done;
+    }
+};
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

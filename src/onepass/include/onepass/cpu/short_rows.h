@@ -109,7 +109,7 @@ class ShortRows : RowBatches<T> {
                 const V exponential = load(e + r * stride_ + i);
                 return scaled(P(exponential), P(scale[r]), P(scale_low[r]));
             },
-            [](int) {});
+            Nothing{});
     }
 
     // Every row's exponentials, and their sum.
@@ -210,7 +210,7 @@ class ShortRows : RowBatches<T> {
                 const T* x = b.x[r] + i;
                 return op(lanes == W ? load(x) : load_n(x, lanes, C(0)));
             },
-            [](int) {});
+            Nothing{});
     }
 
     void logsumexp(const Batch& b) const {

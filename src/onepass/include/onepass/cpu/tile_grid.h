@@ -9,15 +9,16 @@ inline namespace ONEPASS_ISA {
 
 template <class T>
 class TileGrid {
-   protected:
-    using C = Compute<T>;
-    static constexpr int W = kLanes<C>;
-    static constexpr int kMostColumns = 16 * W;
+   public:
     static constexpr std::int64_t kBlock = 16;  // rows summed in C before they go to float64
     // Tile rows lie a stride apart, where the processor does not look ahead by itself: what this many rows further on
     // is fetched.
     static constexpr std::int64_t kAhead = 8;
 
+   protected:
+    using C = Compute<T>;
+    static constexpr int W = kLanes<C>;
+    static constexpr int kMostColumns = 16 * W;
     explicit TileGrid(const Job& job) : job_(job), packed_(job.algorithm == Algorithm::packed) {
         inner_ = job.inner.size;
         // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough,

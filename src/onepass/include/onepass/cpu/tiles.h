@@ -461,47 +461,8 @@ class Tiles : TileGrid<T> {
     }
 
     void reduce_in_registers(const Unit& u) const {
-        constexpr int kMost = kVectorBytes == 64 ? 16 : 8;  // half of the registers
-        bool done = true;
-        int j = 0;
-        for (; j + kMost * W <= u.width; j += kMost * W) done &= reduce_columns<kMost>(u, j, W);
-        // Of what is left the last group reaches back over columns that are done: walking down twice costs more.
-        const int left = u.width - j;
-        const auto group = [&]<int kVectors>() { return reduce_columns<kVectors>(u, u.width - kVectors * W, W); };
-        if (left > kMost / 2 * W) {
-            done &= reduce_columns<kMost / 2>(u, j, W) && group.template operator()<kMost / 2>();
-        } else if (left > 0 && u.width >= kMost / 2 * W) {
-            done &= group.template operator()<kMost / 2>();
-        } else if (left > 4 * W) {
-            done &= reduce_columns<4>(u, j, W) && group.template operator()<4>();
-        } else if (left > 0 && u.width >= 4 * W) {
-            done &= group.template operator()<4>();
-        } else {
-            for (; j < u.width; j += W) done &= reduce_columns<1>(u, j, u.width - j < W ? u.width - j : W);
-        }
-        if (!done) chunked_unit(u);
-    }
-
-    // False if there is a NaN and the operation wants to know where.
-    template <int kVectors>
-    ONEPASS_APART bool reduce_columns(const Unit& u, int column, int lanes) const {
-        const ColumnSpan<T> span{reinterpret_cast<const T*>(u.x) + column, job_.reduce[0].x_stride, job_.length};
-        V result[kVectors];
-        bool done = true;
-        if (job_.op == Op::amax) {
-            done = extremes_of_columns<1>(span, lanes, result);
-        } else if (job_.op == Op::amin) {
-            done = extremes_of_columns<-1>(span, lanes, result);
-        } else {
-            sum_columns(span, lanes, job_.op == Op::mean, result);
-        }
-        T* y = reinterpret_cast<T*>(u.y) + column;
-        if (lanes < W) {
-            store_n(y, result[0], lanes);
-        } else {
-            for (int k = 0; k < kVectors; ++k) store(y + k * W, result[k]);
-        }
-        return done;
+        const ColumnSpan<T> span{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, job_.length};
+        if (!ColumnReduction<T>{job_.op, span, u.width, reinterpret_cast<T*>(u.y)}.run()) chunked_unit(u);
     }
 
     void chunked_unit(const Unit& u) const {
