@@ -28,7 +28,6 @@ constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "s
                                            "three_pass", "cluster", "stream", "strided_split"};
 
 thread_local const char* last_run = "";
-PyObject* recorder = nullptr;
 struct {
     int kind = -1;
     ThreadLender lender = nullptr;
@@ -252,7 +251,7 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     ArrayView x, out;
     bool has_out;
     if (!key_of(args, key, x, out, has_out)) {
-        if (recorder && only_requires_grad(args[1])) return PyObject_Vectorcall(recorder, args, 7, nullptr);
+        if (only_requires_grad(args[1])) return record(args);
         Py_RETURN_NONE;
     }
     if (is_watched(x)) Py_RETURN_NONE;
@@ -363,11 +362,6 @@ bool run_into(const Bound& bound, const Sources& in, void* y) {
 }
 
 void borrow_threads(int kind, ThreadLender lender) { lending = {kind, lender}; }
-
-void set_recorder(PyObject* function) {
-    Py_INCREF(function);
-    Py_XDECREF(std::exchange(recorder, function));
-}
 
 void register_dtype(PyObject* object, DType dtype) {
     Py_INCREF(object);

@@ -30,14 +30,13 @@ struct Bound {
 // Runs `bound`. `out` null: a new array. Returns a new reference, or null with an exception set.
 PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const ArrayView* out_view);
 
-// call(op, x, dim, keepdim, dtype, out, algorithm): the result, or None when this call has to be planned first.
+// call(op, x, dim, keepdim, dtype, out, algorithm): the result, or None when this call has to be planned first. One
+// that nothing but requires_grad keeps from being read is recorded (recorder.h).
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // call with tensors read as memory alone (DataOnly), and so below.
 PyObject* call_memory(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // call_data(function, *args): function(*args), tensors read so in it.
 PyObject* call_data(PyObject* self, PyObject* const* args, Py_ssize_t count);
-// Whom call asks in place of returning None where nothing but requires_grad keeps x from being read; same arguments.
-void set_recorder(PyObject* function);
 // From now on calls with CPU arrays of this kind run on the threads of whoever made them.
 void borrow_threads(int kind, ThreadLender lender);
 // remember(op, x, dim, keepdim, dtype, out, algorithm, bound): the next call with arguments like these is hot.

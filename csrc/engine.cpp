@@ -10,6 +10,7 @@
 #include "isa.h"
 #include "memory.h"
 #include "producers.h"
+#include "recorder.h"
 #include "threads.h"
 #include "torch_routes.h"
 
@@ -249,7 +250,12 @@ NB_MODULE(_engine, m) {
         borrow_threads(kind.number, torch_shim::lend_threads);
         return true;
     });
-    m.def("set_recorder", [](nb::handle function) { set_recorder(function.ptr()); });
+    m.def("set_recorder", [](nb::callable is_grad_enabled, nb::tuple functions, nb::callable unrecorded) {
+        set_recorder(is_grad_enabled.ptr(), functions.ptr(), unrecorded.ptr());
+    });
+    m.def(
+        "set_recording_operators", [](nb::object functions) { set_recording_operators(functions.ptr()); },
+        "functions"_a.none());
     m.def("register_exchange_type", [](nb::handle type) { return register_exchange_type(type.ptr()); });
     m.def(
         "register_producer", [](nb::handle type, nb::handle stream) { register_producer(type.ptr(), stream.ptr()); },

@@ -335,19 +335,35 @@ def test_layouts(device):
         assert_like(actual, expected)
 
 
-def test_a_call_of_onepass_goes_through_torchs_operator():
+@pytest.mark.parametrize(
+    ("op", "routed", "node"),
+    [
+        ("softmax", "aten::_softmax", "SoftmaxBackward0"),
+        ("log_softmax", "aten::_log_softmax", "LogSoftmaxBackward0"),
+        ("logsumexp", "aten::logsumexp", "LogsumexpBackward0"),
+    ],
+)
+def test_a_recorded_call_of_onepass_goes_through_torchs_operator(op, routed, node):
     """It records in C++ there."""
+    function = getattr(onepass, op)
     x = random_tensor((3, 4)).requires_grad_()
-    alone = onepass.softmax(x)
+    alone = function(x)
     with onepass.installed():
-        y = onepass.softmax(x)
-        assert served("aten::_softmax") == 1
-        assert type(y.grad_fn).__name__ == "SoftmaxBackward0"
-        assert onepass.softmax(x.detach()).grad_fn is None
-        assert served("aten::_softmax") == 1
+        y = function(x)
+        assert served(routed) == 1
+        assert type(y.grad_fn).__name__ == node
+        with torch.no_grad():
+            assert torch.equal(function(x), alone)
+            assert function(x).grad_fn is None
+        before = served(routed)
+        assert function(x.detach()).grad_fn is None
+        for dim in ((0, 1), None):
+            assert type(function(x, dim).grad_fn).__name__ not in (node, "NoneType"), "torch's has one dim"
         with pytest.raises(ValueError, match="dim 3"):
-            onepass.softmax(x, 3)
+            function(x, 3)
+        assert served(routed) == before
     assert torch.equal(y, alone)
+    assert type(function(x).grad_fn).__name__ != node, "no longer routed"
 
 
 def test_counts_of_several_threads_add_up():

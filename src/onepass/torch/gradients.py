@@ -21,6 +21,8 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import Function, forward_ad
 
 from .. import _engine
+from .._engine import call_memory
+from ..call import NUMBERS
 from . import data, operators
 from .data import Dims
 
@@ -99,18 +101,24 @@ def _tangent(rule: Callable[..., Tensor]) -> Any:
 # switched it off. Without it (None) a call is on plain tensors, at once, and `dim` is what a user wrote.
 
 
-def _normalized(
-    ctx: Any, op: str, x: Tensor, dim: Dims, dtype: Any, algorithm: str | None, grad: bool | None
-) -> Tensor:
-    """What Softmax and LogSoftmax compute and keep: y is all that their rules need."""
-    if grad is None:
-        y = data.forward(op, x, dim, False, dtype, None, algorithm)
-    else:
-        y = _beneath(grad, operators.BY_NAME[op], x, dim, dtype, algorithm)
-        ctx.save_for_forward(y)
-    ctx.save_for_backward(y)
-    ctx.dim, ctx.dtype = dim, x.dtype
-    return y
+def _normalized(op: str) -> Any:
+    """The forward of Softmax and LogSoftmax, which keep y: it is all that their rules need."""
+    operator, number = operators.BY_NAME[op], NUMBERS[op]
+
+    def forward(ctx: Any, x: Tensor, dim: Dims, dtype: Any, algorithm: str | None, grad: bool | None) -> Tensor:
+        y: Tensor | None
+        if grad is not None:
+            y = _beneath(grad, operator, x, dim, dtype, algorithm)
+            ctx.save_for_forward(y)
+        else:
+            y = call_memory(number, x, dim, False, dtype, None, algorithm)
+            if y is None:
+                y = data.forward(op, x, dim, False, dtype, None, algorithm)
+        ctx.save_for_backward(y)
+        ctx.dim, ctx.dtype = dim, x.dtype
+        return y
+
+    return staticmethod(forward)
 
 
 def _gradient(ctx: Any, op: Any, dy: Tensor, y: Tensor, dim: Any, dtype: torch.dtype, grad: bool) -> Tensor:
@@ -125,9 +133,7 @@ def _gradient(ctx: Any, op: Any, dy: Tensor, y: Tensor, dim: Any, dtype: torch.d
 class Softmax(Function):
     """y = softmax(x). Its Jacobian is symmetric: tangents and gradients go through it alike."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: Dims, dtype: Any, algorithm: str | None, grad: bool | None) -> Tensor:
-        return _normalized(ctx, "softmax", x, dim, dtype, algorithm, grad)
+    forward = _normalized("softmax")
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
@@ -143,9 +149,7 @@ class Softmax(Function):
 class LogSoftmax(Function):
     """y = log_softmax(x)."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: Dims, dtype: Any, algorithm: str | None, grad: bool | None) -> Tensor:
-        return _normalized(ctx, "log_softmax", x, dim, dtype, algorithm, grad)
+    forward = _normalized("log_softmax")
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
@@ -321,15 +325,5 @@ for _name, _function, _defaults in (
 ):
     operators.register(_name, _autograd_kernel(getattr(operators, _name), _function, _defaults), "Autograd")
 
-# ---- applied at once, to plain tensors that require grad: (x, dim, keepdim, dtype, algorithm) ----
-
-_softmax = _applied(Softmax)
-_log_softmax = _applied(LogSoftmax)
-_logsumexp = _applied(LogSumExp)
-
-RECORDED: tuple[Callable[..., Tensor], ...] = (
-    lambda x, dim, _, dtype, algorithm: _softmax(x, dim, dtype, algorithm, None),
-    lambda x, dim, _, dtype, algorithm: _log_softmax(x, dim, dtype, algorithm, None),
-    lambda x, dim, keepdim, dtype, algorithm: _logsumexp(x, dim, keepdim, dtype, algorithm, None),
-)
-"""By the engine's numbers of the operations."""
+RECORDED: tuple[Callable[..., Tensor], ...] = (_applied(Softmax), _applied(LogSoftmax), _applied(LogSumExp))
+"""What the engine applies at once to plain tensors that require grad, by its numbers of the operations."""

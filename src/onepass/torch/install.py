@@ -13,21 +13,17 @@ from contextlib import contextmanager
 
 import torch
 
-from .._engine import RoutedLibrary
+from .._engine import RoutedLibrary, set_recording_operators
 from ..arrays import watch_torch
 from .routes import Route, make_routes
 
+_OPERATORS = (torch._softmax, torch._log_softmax, torch.logsumexp)  # by the engine's numbers
 _lock = threading.RLock()
 _installed = False  # by install()
 _depth = 0  # blocks of installed() that are open
 _library: torch.library.Library | None = None
 _natives: list[RoutedLibrary] = []
 _routes: list[Route] = []
-
-
-def active() -> bool:
-    """Whether routes are in place."""
-    return _library is not None
 
 
 def install() -> None:
@@ -88,7 +84,9 @@ def _update() -> None:
                     library.impl(route.name.removeprefix("aten::"), route.kernel, route.key)
         # Only now: torch warns of the first kernel that is overridden, and where C does it not by way of Python.
         _library, _natives, _routes = library, _route_natively(routes), routes
+        set_recording_operators(_OPERATORS)
     elif not wanted and _library is not None:
+        set_recording_operators(None)
         for native in _natives:
             native.close()
         _library._destroy()

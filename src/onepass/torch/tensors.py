@@ -16,44 +16,30 @@ from ..arrays import DTYPES, resolve_dtype
 from ..call import NUMBERS, OPS, check_not_empty, run_planned
 from ..call_gradients import run_planned as gradients_on_memory
 from ..problem import normalize_dims
-from . import data, gradients, install, operators
+from . import data, gradients, operators
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _TRACED = (FakeTensor, FunctionalTensor)  # stand for a plain tensor while something is traced
 _DEVICES = ("cpu", "cuda", "meta")
 _OPERATORS = tuple(operators.BY_NAME)
 _WITH_DTYPE = ("softmax", "log_softmax")
-_TORCHS = (torch.softmax, torch.log_softmax, torch.logsumexp)
-_is_grad_enabled = torch.is_grad_enabled
 
 
 def call(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """softmax(x, ...) or another operation, of a tensor that the engine leaves alone."""
     if _engine.only_requires_grad(x):
-        y = _recorded(NUMBERS[op], x, dim, keepdim, dtype, out, algorithm)
+        y = _engine.call(NUMBERS[op], x, dim, keepdim, dtype, out, algorithm)  # nobody had set the recorder before
         if y is not None:
             return y
     return _unusual(op, x, dim, keepdim, dtype, out, algorithm)
 
 
-def _recorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
-    """The call of a plain tensor that requires grad. None where it is not for here."""
-    if not _is_grad_enabled():
-        return data.forward(OPS[number], x, dim, keepdim, dtype, out, algorithm)
-    if out is not None or number >= len(gradients.RECORDED):
-        return None
-    if install.active() and dtype is None and algorithm is None and _is_torchs_dim(x, dim):
-        # torch's operator is onepass's then, and records in C++: half the cost.
-        return _TORCHS[number](x, dim, keepdim) if OPS[number] == "logsumexp" else _TORCHS[number](x, dim)
-    return gradients.RECORDED[number](x, dim, keepdim, dtype, algorithm)
+def _unrecorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    """The call of a plain tensor that requires grad while grad mode is off."""
+    return data.forward(OPS[number], x, dim, keepdim, dtype, out, algorithm)
 
 
-_engine.set_recorder(_recorded)
-
-
-def _is_torchs_dim(x: Tensor, dim: Any) -> bool:
-    """Whether dim means the same to torch: an int in range."""
-    return type(dim) is int and -x.dim() <= dim < x.dim()
+_engine.set_recorder(torch.is_grad_enabled, gradients.RECORDED, _unrecorded)
 
 
 def _unusual(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:

@@ -1,0 +1,67 @@
+#include "recorder.h"
+
+#include <utility>
+
+namespace onepass {
+namespace {
+
+constexpr long kRecorded = 3;  // operations: softmax, log_softmax, logsumexp
+constexpr long kLogsumexp = 2;
+
+// References that live as long as the process; null before they are set.
+struct {
+    PyObject* is_grad_enabled = nullptr;
+    PyObject* functions = nullptr;
+    PyObject* unrecorded = nullptr;
+    PyObject* operators = nullptr;
+} recorder;
+
+void replace(PyObject*& held, PyObject* by) {
+    Py_XINCREF(by);
+    Py_XDECREF(std::exchange(held, by));
+}
+
+// torch's operator, whatever grad mode is. Null without an exception: the arguments are none of its.
+PyObject* by_operator(long op, PyObject* const* args) {
+    if (args[4] != Py_None || args[6] != Py_None || !PyLong_CheckExact(args[2])) return nullptr;
+    PyObject* given[] = {args[1], args[2], op == kLogsumexp ? args[3] : Py_False};  // keepdim, or half_to_float
+    PyObject* y = PyObject_Vectorcall(PyTuple_GetItem(recorder.operators, op), given, 3, nullptr);
+    if (!y && PyErr_ExceptionMatches(PyExc_IndexError)) PyErr_Clear();  // no such dim, which onepass says in its words
+    return y;
+}
+
+}  // namespace
+
+void set_recorder(PyObject* is_grad_enabled, PyObject* functions, PyObject* unrecorded) {
+    replace(recorder.is_grad_enabled, is_grad_enabled);
+    replace(recorder.functions, functions);
+    replace(recorder.unrecorded, unrecorded);
+}
+
+void set_recording_operators(PyObject* functions) {
+    replace(recorder.operators, functions == Py_None ? nullptr : functions);
+}
+
+PyObject* record(PyObject* const* args) {
+    if (!recorder.functions) Py_RETURN_NONE;
+    const long op = PyLong_AsLong(args[0]);
+    const bool recorded = op < kRecorded && args[5] == Py_None;
+    if (recorder.operators && recorded) {
+        PyObject* y = by_operator(op, args);
+        if (y || PyErr_Occurred()) return y;
+    }
+    PyObject* enabled = PyObject_CallNoArgs(recorder.is_grad_enabled);
+    if (!enabled) return nullptr;
+    Py_DECREF(enabled);
+    if (enabled != Py_True) return PyObject_Vectorcall(recorder.unrecorded, args, 7, nullptr);
+    if (!recorded) Py_RETURN_NONE;
+    PyObject* function = PyTuple_GetItem(recorder.functions, op);
+    if (op == kLogsumexp) {
+        PyObject* given[] = {args[1], args[2], args[3], args[4], args[6], Py_None};
+        return PyObject_Vectorcall(function, given, 6, nullptr);
+    }
+    PyObject* given[] = {args[1], args[2], args[4], args[6], Py_None};
+    return PyObject_Vectorcall(function, given, 5, nullptr);
+}
+
+}  // namespace onepass
