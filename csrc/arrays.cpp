@@ -130,6 +130,16 @@ bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view)
     return view_tensor(object, known.api, view) && (memory_alone || is_its_memory(object, view));
 }
 
+const ExchangeType* type_that_requires_grad(PyObject* object) {
+    if (data_only) return nullptr;
+    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+    for (const ExchangeType& known : exchange_types) {
+        if (type == known.type)
+            return known.requires_grad && requires_grad_is(object, known, Py_True) ? &known : nullptr;
+    }
+    return nullptr;
+}
+
 void set_memory_error(std::size_t bytes) {
     PyErr_Format(PyExc_MemoryError, "onepass: no memory for a result of %zu bytes", bytes);
 }
@@ -272,19 +282,16 @@ bool view_array(PyObject* object, ArrayView& view) {
 DataOnly::DataOnly() : before_(data_only) { data_only = true; }
 DataOnly::~DataOnly() { data_only = before_; }
 
+bool requires_grad(PyObject* object) { return type_that_requires_grad(object) != nullptr; }
+
 bool only_requires_grad(PyObject* object) {
-    if (data_only) return false;
-    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
-    for (const ExchangeType& known : exchange_types) {
-        if (type != known.type || !known.requires_grad) continue;
-        if (!requires_grad_is(object, known, Py_True)) return false;
-        ArrayView view;
-        view.object = object;
-        view.producer = nullptr;
-        view.kind = known.kind;
-        return view_tensor(object, known.api, view) && is_its_memory(object, view) && !is_watched(view);
-    }
-    return false;
+    const ExchangeType* known = type_that_requires_grad(object);
+    if (!known) return false;
+    ArrayView view;
+    view.object = object;
+    view.producer = nullptr;
+    view.kind = known->kind;
+    return view_tensor(object, known->api, view) && is_its_memory(object, view) && !is_watched(view);
 }
 
 void watch(PyObject* function, bool half_only) {

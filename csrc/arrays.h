@@ -69,9 +69,10 @@ class DataOnly {
    private:
     bool before_;
 };
-// Whether nothing but requires_grad keeps a tensor from being a hot call's.
+// Whether an object is a tensor that requires grad, and whether nothing but that keeps it from being a hot call's.
+bool requires_grad(PyObject* object);
 bool only_requires_grad(PyObject* object);
-// The same of a tensor that is known to have this API and no gradient.
+// As view_array, of a tensor that is known to have this API and no gradient.
 bool view_tensor(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view);
 // What DLPack says of an array. False for dtypes, devices and numbers of dimensions that the kernels do not know.
 bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view);

@@ -251,7 +251,7 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     ArrayView x, out;
     bool has_out;
     if (!key_of(args, key, x, out, has_out)) {
-        if (only_requires_grad(args[1])) return record(args);
+        if (requires_grad(args[1])) return record(args);
         Py_RETURN_NONE;
     }
     if (is_watched(x)) Py_RETURN_NONE;

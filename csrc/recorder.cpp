@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "arrays.h"
+
 namespace onepass {
 namespace {
 
@@ -21,12 +23,13 @@ void replace(PyObject*& held, PyObject* by) {
     Py_XDECREF(std::exchange(held, by));
 }
 
-// torch's operator, whatever grad mode is. Null without an exception: the arguments are none of its.
+// torch's operator, which knows of all that x may be, and of grad mode. Null without an exception: the arguments are
+// none of its.
 PyObject* by_operator(long op, PyObject* const* args) {
     if (args[4] != Py_None || args[6] != Py_None || !PyLong_CheckExact(args[2])) return nullptr;
-    PyObject* given[] = {args[1], args[2], op == kLogsumexp ? args[3] : Py_False};  // keepdim, or half_to_float
-    PyObject* y = PyObject_Vectorcall(PyTuple_GetItem(recorder.operators, op), given, 3, nullptr);
-    if (!y && PyErr_ExceptionMatches(PyExc_IndexError)) PyErr_Clear();  // no such dim, which onepass says in its words
+    PyObject* function = PyTuple_GetItem(recorder.operators, op);
+    PyObject* y = PyObject_Vectorcall(function, args + 1, op == kLogsumexp ? 3 : 2, nullptr);
+    if (!y && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();  // what it refuses onepass refuses in its words
     return y;
 }
 
@@ -50,6 +53,7 @@ PyObject* record(PyObject* const* args) {
         PyObject* y = by_operator(op, args);
         if (y || PyErr_Occurred()) return y;
     }
+    if (!only_requires_grad(args[1])) Py_RETURN_NONE;
     PyObject* enabled = PyObject_CallNoArgs(recorder.is_grad_enabled);
     if (!enabled) return nullptr;
     Py_DECREF(enabled);

@@ -1,4 +1,4 @@
-// Calls of plain tensors that require grad: which of torch's mechanisms records them.
+// Calls of tensors that require grad: which of torch's mechanisms records them.
 #pragma once
 
 #include <Python.h>
@@ -10,12 +10,11 @@ namespace onepass {
 // with the arguments of `call`.
 void set_recorder(PyObject* is_grad_enabled, PyObject* functions, PyObject* unrecorded);
 
-// While torch's own operators are onepass's, they record in C++, at half the cost: torch._softmax, torch._log_softmax
-// and torch.logsumexp, the first two without the layer that autocast and dtype= need, whose calls are not for here.
-// None: they are torch's.
+// While torch's own operators are onepass's, they record in C++, at half the cost: functions(x, dim[, keepdim]) for the
+// three. None: they are torch's.
 void set_recording_operators(PyObject* functions);
 
-// call(op, x, dim, keepdim, dtype, out, algorithm) of such a tensor. None: it is not for here.
+// call(op, x, dim, keepdim, dtype, out, algorithm) of a tensor that requires_grad(). None: it is not for here.
 PyObject* record(PyObject* const* args);
 
 }  // namespace onepass
