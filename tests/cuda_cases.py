@@ -9,11 +9,18 @@ from ulp import max_ulp
 
 from onepass import reference
 from onepass.cuda.device import by_name
+from onepass.cuda.kernel_plan import ONCE
 from onepass.cuda.plan import CudaPlan, make_cuda_plan
 from onepass.problem import make_problem, normalize_dims
 
 H200 = by_name("h200")
 SCRATCH_HEAD = 128  # bytes of exchange.h's ScratchHead
+
+
+def few_blocks(plan, grid):
+    """That many, so that each takes several rows; more only where a kernel wants them."""
+    needed = plan.shared_by or plan.waves == ONCE
+    return plan.blocks(1, grid) if needed else min(grid, plan.blocks(1, 1))
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Launch:
 
     def run(self, machine, *, grid=2, seed=0):
         """The result, in the shape of the reference. Few blocks, so that each takes several rows."""
-        blocks = self.plan.blocks(1, grid) if self.plan.shared_by else min(grid, self.plan.blocks(1, 1))
+        blocks = few_blocks(self.plan, grid)
         before, y, *_ = machine.launch(self.plan, self.arrays(blocks), grid=blocks, seed=seed)
         np.testing.assert_array_equal(before.view(np.uint8), self.base.reshape(before.shape).view(np.uint8))
         return y

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import simulator
-from cuda_cases import SCRATCH_HEAD
+from cuda_cases import SCRATCH_HEAD, few_blocks
 from helpers import DTYPES, nan_filled, random_array
 from ulp import max_ulp
 
@@ -109,7 +109,7 @@ class Launch:
             simulator.Array(base, offset, _into(base, view), word=number)
             for number, (base, view, offset) in enumerate(places)
         ]
-        if self.plan.team:
+        if self.plan.shared_by:
             scratch = np.zeros((SCRATCH_HEAD + grid * self.plan.scratch_bytes) // 4, np.uint32)
             arrays.append(simulator.Array(scratch, word=self.plan.arrays + len(self.plan.words) - 1))
         return arrays
@@ -132,9 +132,9 @@ class Launch:
 
     def run(self, machine, *, grid=2, seed=0):
         """dx. Few blocks, so that each takes several rows."""
-        blocks = self.plan.blocks(1, grid) if self.plan.team else min(grid, self.plan.blocks(1, 1))
+        blocks = few_blocks(self.plan, grid)
         after = machine.launch(self.plan, self.arrays(blocks), grid=blocks, seed=seed)
-        for number, (contents, base) in enumerate(zip(after, self.bases, strict=not self.plan.team)):
+        for number, (contents, base) in enumerate(zip(after, self.bases, strict=not self.plan.shared_by)):
             if number != 1:
                 np.testing.assert_array_equal(contents.view(np.uint8), base.view(np.uint8))
         base, view = self.bases[1], self.views[1]

@@ -38,3 +38,16 @@ def with_specials(op, shape, dims):
     if op == "logsumexp_backward":
         return dy[:, 2:3], x, lse.astype(np.float32)
     return dy, np.exp(log_p) if op == "softmax_backward" else log_p, lse
+
+
+def with_subnormal_exponentials(op, shape, dims):
+    """Of log_softmax or logsumexp: exponentials that float32 has as subnormal numbers, or not at all, times what makes
+    them seen and what leaves nothing of them. In float32 itself they are as coarse as they are."""
+    assert dims == (len(shape) - 1,) and shape[0] == 4
+    x = np.zeros(shape)
+    x[:, 1:] = np.linspace(-85, -102, shape[1] - 1)
+    sums = np.array([[1.5e25], [1.5], [1.5e-29], [1.5e-33]])
+    dy = np.zeros(shape)
+    dy[:, :1] = sums
+    lse = np.zeros((4, 1))
+    return (sums, x, lse) if op == "logsumexp_backward" else (dy, x, lse)

@@ -63,9 +63,16 @@ def all_kinds():
     return [(op, kind) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for kind in kinds_of(op)]
 
 
-def strided_cases(op, staged):
+def strided_tuning(kind):
+    """Where slices wait: in shared memory (True), nowhere (False), in shared memory of a cluster."""
+    if kind == "cluster":
+        return Tuning(threads=64, blocks=3, clustered=True)
+    return Tuning(threads=64, blocks=3, staged=kind)
+
+
+def strided_cases(op, kind):
     """Tiles of rows whose elements lie apart; teams of three blocks, some of which have no step of a short row."""
-    algorithm, tuning = "strided_split", Tuning(threads=64, blocks=3, staged=staged)
+    algorithm, tuning = "strided_split", strided_tuning(kind)
     found = []
     for dtype in DTYPES if op in ("softmax", "logsumexp", "sum") else ("float32", "bfloat16"):
         for why, layout in {**STRIDED, "a long dim": Layout((700, 40), 0)}.items():
@@ -76,7 +83,8 @@ def strided_cases(op, staged):
 
 
 def strided_kinds():
-    return [(op, staged) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for staged in (True, False)[op not in _TWICE :]]
+    ops = (*SOFTMAX_FAMILY, *REDUCTIONS)
+    return [(op, kind) for op in ops for kind in (("cluster", True, False) if op in _TWICE else (False,))]
 
 
 _TWICE = ("softmax", "log_softmax")  # that need a row twice

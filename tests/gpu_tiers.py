@@ -61,6 +61,8 @@ def gradients():
         ("split", Tuning(threads=128, staged=False)),
         ("split", Tuning(blocks=5, staged=True)),
         ("stream", Tuning()),
+        ("cluster", Tuning(blocks=4, staged=True, handed=True)),
+        ("cluster", Tuning(blocks=16, staged=False)),
     ):
         for op, why in (("softmax_backward", "only the inputs agree"), ("log_softmax_backward", "aligned")):
             layout = gradient_cases.rows_of(30001)[why]

@@ -14,6 +14,10 @@ from onepass.cuda.plan import Tuning
 KINDS = {
     "registers": ("split", Tuning(threads=64, blocks=3, staged=False)),
     "shared memory": ("split", Tuning(threads=64, blocks=3, staged=True)),
+    "registers of a cluster": ("cluster", Tuning(threads=64, blocks=3, staged=False, handed=False)),
+    "registers, handed out": ("cluster", Tuning(threads=64, blocks=3, staged=False, handed=True)),
+    "shared memory of a cluster": ("cluster", Tuning(threads=64, blocks=3, staged=True, handed=False)),
+    "shared memory, handed out": ("cluster", Tuning(threads=64, blocks=3, staged=True, handed=True)),
     "nothing": ("stream", Tuning(threads=64, blocks=3)),
     "nothing, columns": ("strided_split", Tuning(threads=64, blocks=3)),
 }
@@ -48,7 +52,7 @@ for kind, (algorithm, tuning) in KINDS.items():
         add((kind, "log_softmax_backward"), why, SUMS[1], layouts[why], "bfloat16", algorithm, tuning=tuning)
     odd = layouts[few[0]] if columns else rows_of(LENGTH // 2)[few[0]]
     add((kind, "log_softmax_backward"), "double", SUMS[1], odd, "float64", algorithm, tuning=tuning)
-    for dtypes in () if kind in ("registers", "nothing") else MIXED:
+    for dtypes in () if kind.startswith("registers") or kind == "nothing" else MIXED:
         narrow = replace(tuning, pack=2)
         even = layouts["a middle dim" if columns else "aligned"]
         add((kind, "mixed"), "wide", SUMS[0], layouts[few[0]], dtypes, algorithm, tuning=tuning)
@@ -61,6 +65,10 @@ for kind, (algorithm, tuning) in KINDS.items():
 for blocks in (1, 33, 70):
     tuning = Tuning(threads=64, blocks=blocks)
     add(("many",), f"{blocks} blocks", "softmax_backward", Layout((3, 3001)), algorithm="split", tuning=tuning)
+# Of a cluster, as many as there are warps in its blocks, and more.
+for blocks in (2, 5, 16):
+    tuning = Tuning(threads=64, blocks=blocks, staged=True)
+    add(("sizes",), f"a cluster of {blocks}", SUMS[0], Layout((3, 3001)), algorithm="cluster", tuning=tuning)
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
 
@@ -83,14 +91,17 @@ def check(machine, cases, grids=(3, 9), seeds=(0, 1)):
 def test_every_layout(machine, kind, what):
     """And NaN and infinities where the formula has them."""
     for case in LAUNCHES[kind, what]:
-        assert (case.plan.algorithm, case.plan.team) == (KINDS[kind][0], 3)
+        algorithm, cluster = KINDS[kind][0], 3 if KINDS[kind][0] == "cluster" else 1
+        assert (case.plan.algorithm, case.plan.cluster, case.plan.shared_by) == (algorithm, cluster, 3)
         assert case.plan.reads == (2 if kind.startswith("nothing") else 1)
-        assert (case.plan.shared_bytes > 0) == (kind == "shared memory")
+        assert (case.plan.shared_bytes > 0) == kind.startswith("shared memory")
+        assert case.plan.hands_out == kind.endswith("handed out")
     check(machine, LAUNCHES[kind, what])
 
 
 def test_any_number_of_blocks(machine):
     check(machine, LAUNCHES["many",], grids=(70, 140))
+    check(machine, LAUNCHES["sizes",], grids=(80, 240))
 
 
 def test_the_same_bits_under_every_schedule(machine):
@@ -119,6 +130,12 @@ def test_slices_that_fit_nowhere_are_refused():
         launch("", "softmax_backward", row, algorithm="split", tuning=Tuning(blocks=1, staged=True))
     with pytest.raises(ValueError, match="does not fit the registers"):
         launch("", "softmax_backward", row, algorithm="split", tuning=Tuning(blocks=2, staged=False))
+    with pytest.raises(ValueError, match="does not fit the shared memory of a cluster of 2"):
+        launch("", "softmax_backward", row, algorithm="cluster", tuning=Tuning(blocks=2))
+    with pytest.raises(ValueError, match="does not fit the registers of a cluster of 16"):
+        launch("", "softmax_backward", Layout((1, 1 << 19)), algorithm="cluster", tuning=Tuning(staged=False))
+    with pytest.raises(ValueError, match="2 to 16 blocks, not 17"):
+        launch("", "softmax_backward", row, algorithm="cluster", tuning=Tuning(blocks=17))
     columns = Layout((1 << 16, 1), 0)
     for algorithm, layout in (("stream", row), ("strided_split", columns)):
         with pytest.raises(ValueError, match="are at work at once"):

@@ -4,8 +4,9 @@ type and layout against the reference."""
 import gpu_machine
 import numpy as np
 import pytest
+from cuda_cases import few_blocks
 from cuda_gradient_cases import STRIDED, Layout, Place, launch, rows_of
-from cuda_gradient_values import LIMITS, SPECIAL_ROWS, with_specials
+from cuda_gradient_values import LIMITS, SPECIAL_ROWS, with_specials, with_subnormal_exponentials
 from helpers import DTYPES
 from simulator import Simulator
 
@@ -135,6 +136,10 @@ for op in GRADIENTS:
             layout = Layout((SPECIAL_ROWS, 40), saved=columns, dy=columns, dx=columns)
             options = {"values": with_specials, "tuning": Tuning(staged=staged)}
             add(("specials", "strided"), f"{op} {dtype}", op, layout, dtype, "strided", **options)
+    if op != "softmax_backward":
+        layout = Layout((4, 200))
+        options = {"values": with_subnormal_exponentials}
+        add(("specials", "subnormal"), op, op, layout, ("bfloat16", "float32", "bfloat16"), "warp", **options)
 
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
@@ -164,7 +169,7 @@ def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
 
 
-@pytest.mark.parametrize("name", [*ROWS, "strided"])
+@pytest.mark.parametrize("name", [*ROWS, "strided", "subnormal"])
 def test_special_values(machine, name):
     """NaN and infinities where the formula has them, and nowhere else; zeros where nothing was not masked."""
     check(machine, LAUNCHES["specials", name])
@@ -186,5 +191,5 @@ def test_in_place(machine, which):
         arrays = [array for array in case.arrays() if array.word != 1]
         place = [array.word for array in arrays].index(number)
         arrays[place].also = 1
-        after = machine.launch(case.plan, arrays, grid=2, seed=1)[place]
+        after = machine.launch(case.plan, arrays, grid=few_blocks(case.plan, 2), seed=1)[place]
         assert after.tobytes() == case.run(machine).tobytes(), (name, which)

@@ -34,7 +34,7 @@ APART_SPECIALS = {
             None,
             "strided_split",
             values=lambda shape: with_specials(shape[::-1]).T,
-            tuning=Tuning(threads=64, blocks=3, staged=key[1]),
+            tuning=cuda_teams.strided_tuning(key[1]),
         )
         for dtype in ("float32", "bfloat16")
     ]
@@ -61,11 +61,11 @@ FUNCTOR_LAUNCHES = [
         op,
         Layout((300, 6), view=lambda x: x.T),
         algorithm="strided_split",
-        tuning=Tuning(threads=64, blocks=3, staged=staged),
+        tuning=cuda_teams.strided_tuning(kind),
         sigma=1,
         **functors,
     )
-    for op, staged in APART
+    for op, kind in APART
     if op in ("softmax", "log_softmax", "logsumexp")
     for functors in FUNCTORS
 ]
@@ -107,7 +107,8 @@ def test_any_number_of_blocks(machine):
 @pytest.mark.parametrize("key", APART, ids=str)
 def test_every_strided_layout(machine, key):
     for case in APART[key]:
-        assert case.plan.algorithm == "strided_split" and case.plan.team == 3
+        assert case.plan.algorithm == "strided_split" and case.plan.shared_by == 3
+        assert case.plan.cluster == (3 if key[1] == "cluster" else 1)
         assert case.plan.reads == (2 if key in (("softmax", False), ("log_softmax", False)) else 1)
     check_results(machine, APART[key], grids=(3, 9))
 

@@ -15,6 +15,7 @@ from onepass.cuda import precompile
 from onepass.cuda.device import NAMES, by_name
 
 HOT = ["cuCtxGetCurrent", "cuLaunchKernel"]
+HOT_OF_CLUSTERS = ["cuCtxGetCurrent", "cuLaunchKernelEx"]
 # Where blocks share rows: their scratch memory is that of the stream, or of the graph that it is captured in.
 HOT_OF_TEAMS = ["cuCtxGetCurrent", "cuStreamGetCaptureInfo_v2", "cuStreamGetId", "cuLaunchKernelEx"]
 SUMS = ("softmax_backward", "log_softmax_backward")
@@ -68,13 +69,14 @@ def test_out_may_be_an_input(gpu, array, op):
     ("options", "algorithm"),
     [
         ({"dim": 0}, "strided"),
-        ({"dim": (0, 1)}, "split"),
+        ({"dim": (0, 1)}, "cluster"),
         ({"dtype": np.float64}, "block"),
         ({"algorithm": "warp"}, "warp"),
         ({"algorithm": "block_smem"}, "block_smem"),
         ({"algorithm": "block_uncached"}, "block_uncached"),
         ({"algorithm": "split"}, "split"),
         ({"algorithm": "stream"}, "stream"),
+        ({"algorithm": "cluster"}, "cluster"),
         ({"algorithm": "strided"}, "strided"),
     ],
     ids=str,
@@ -84,7 +86,8 @@ def test_every_way_to_say_a_call_gets_hot(gpu, array, options, algorithm):
     call("softmax_backward", *inputs, **options)
     gpu.forget_calls()
     dx = call("softmax_backward", *inputs, **options)
-    assert gpu.calls == (HOT_OF_TEAMS if algorithm in ("split", "stream") else HOT)
+    hot = HOT_OF_TEAMS if algorithm in ("split", "stream") else HOT
+    assert gpu.calls == (HOT_OF_CLUSTERS if algorithm == "cluster" else hot)
     assert _engine.last_algorithm() == algorithm
     assert dx.dtype == np.dtype(options.get("dtype", "float32")).name
 
@@ -110,15 +113,28 @@ def test_where_dy_lies_is_part_of_the_plan(gpu, array):
 @pytest.mark.parametrize("op", SUMS)
 def test_blocks_that_share_a_row_are_launched_together(gpu, array, op):
     """And find behind the axes how many they are, how many packs each has, and where they talk."""
-    y, dy = inputs_of(op, array, (1, 128256))
+    y, dy = inputs_of(op, array, (1, 262144))
     for _ in range(2):
         gpu.forget_calls()
         dx = call(op, y, dy)
-        assert (list(gpu.launched.grid), gpu.launched.cooperative) == ([63, 1, 1], 1)
+        assert (list(gpu.launched.grid), gpu.launched.cooperative) == ([128, 1, 1], 1)
         *words, scratch = gpu.words(16)
-        assert words == [y.address, dx.address, dy.address, 1, 128256, 1, 0, 0, 0, 128256, 1, 1, 1, 63, 509]
+        assert words == [y.address, dx.address, dy.address, 1, 262144, 1, 0, 0, 0, 262144, 1, 1, 1, 128, 512]
         assert scratch != 0
     assert gpu.calls == HOT_OF_TEAMS
+
+
+@pytest.mark.parametrize("op", SUMS)
+@pytest.mark.parametrize(("rows", "handed"), [(3, False), (4096, True)])
+def test_clusters_are_launched_as_such(gpu, array, op, rows, handed):
+    """And find where rows are counted, if they are handed out."""
+    y, dy = inputs_of(op, array, (rows, 32768))
+    dx = call(op, y, dy)
+    assert (gpu.launched.cluster, gpu.launched.cooperative) == (8, 0)
+    assert gpu.launched.grid[0] % 8 == 0
+    *words, scratch = gpu.words(16)
+    assert words == [y.address, dx.address, dy.address, rows, 32768, rows, *3 * (32768,), 32768, 1, 1, 1, 8, 1024]
+    assert (scratch != 0) == handed
 
 
 def test_nothing_to_do_is_no_launch(gpu, array):
@@ -283,7 +299,12 @@ def test_shared_rows_have_blocks_that_are_at_work_at_once(op, device):
             -1,
             "stream: 198 blocks of 256 per row, packs of 8 each, kept nowhere, 2 re",
         ),
-        ("log_softmax_backward", (4096, 70000), -1, "packs of 8 each, partly in 231392 bytes of shared memory"),
+        (
+            "log_softmax_backward",
+            (4096, 70000),
+            -1,
+            "cluster: 8 blocks of 256 per row, packs of 8 each, in 35040 bytes of shared memory",
+        ),
         ("logsumexp_backward", (64, 4096), -1, "warp: 32 lanes per segment of a row, packs of 8 each, read once"),
         ("softmax_backward", (64, 64, 48), 1, "packs of 8 each, in 16384 bytes of shared memory"),
     ],
@@ -299,19 +320,20 @@ def test_the_ladder():
         (520, "block"),
         (8192, "block"),
         (8200, "block_smem"),
-        (28000, "block_smem"),  # two blocks on a multiprocessor: one works while the other waits
-        (32000, "block_smem"),
-        (50256, "split"),
-        (131072, "split"),
+        (16384, "block_smem"),
+        (16392, "cluster"),
+        (262144, "cluster"),
+        (262152, "split"),
     ):
         assert explain("softmax_backward", (4096, length), "bfloat16", device="h200").plan.algorithm == algorithm
-    for length, algorithm in ((1 << 12, "block"), (1 << 15, "split"), (1 << 21, "split"), (1 << 25, "stream")):
+    of_few = ((8192, "block"), (16384, "cluster"), (1 << 17, "cluster"), (1 << 18, "split"), (1 << 25, "stream"))
+    for length, algorithm in of_few:
         assert explain("softmax_backward", (3, length), "float32", device="h200").plan.algorithm == algorithm
-    plan = explain("log_softmax_backward", (4096, 70000), "bfloat16", device="h200").plan
-    assert (plan.algorithm, plan.reads) == (
-        "block_uncached",
-        2,
-    )  # most of a row waits, and of the rest dy is read again
+    # Where there are no clusters. Most of a row waits, and of the rest dy is read again.
+    for length, algorithm in ((32000, "block_smem"), (50256, "split")):
+        assert explain("softmax_backward", (4096, length), "bfloat16", device="a100").plan.algorithm == algorithm
+    plan = explain("log_softmax_backward", (4096, 50256), "bfloat16", device="a100").plan
+    assert (plan.algorithm, plan.reads) == ("block_uncached", 2)
     assert 0 < plan.shared_bytes <= 227 << 10
     assert explain("logsumexp_backward", (4096, 131072), "bfloat16", device="h200").plan.reads == 1
 

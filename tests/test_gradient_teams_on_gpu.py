@@ -13,8 +13,9 @@ pytestmark = pytest.mark.gpu
 # Shape and the algorithm that the planner takes on an H200, each for what makes it take that.
 CASES = {
     "one row over the whole GPU": ((1, 1 << 20), "split"),
-    "few rows": ((8, 128256), "split"),
-    "as many rows as are on the chip at once, and more": ((200, 131073), "split"),
+    "few rows": ((8, 128256), "cluster"),
+    "rows that clusters take as they are ready for them": ((1000, 40001), "cluster"),
+    "as many rows as are on the chip at once, and more": ((200, 300001), "split"),
     "a row that takes all shared memory": ((1, 3000001), "split"),
     "a row longer than the chip holds": ((1, (1 << 24) + 3), "stream"),
 }
@@ -60,11 +61,13 @@ def test_any_number_of_blocks(torch, op):
         ("split", Tuning(threads=256, blocks=4, staged=True)),
         ("split", Tuning(threads=128, blocks=40, staged=True)),
         ("stream", Tuning(threads=128, blocks=200)),
+        ("cluster", Tuning(threads=512, blocks=16, staged=False)),
+        ("cluster", Tuning(threads=128, blocks=5, staged=True)),
     ):
         out = torch.full_like(y, float("nan"))
         arrays, problem = checked(op, (y, dy), -1, False, None, out)
         plan = launch.plan(problem, arrays[0], out, algorithm, beside=arrays[1:], tuning=tuning)
-        assert plan.team == tuning.blocks
+        assert plan.shared_by == tuning.blocks
         _engine.run(launch.bind(problem, arrays[0], out, plan), y, out, dy)
         check(op, out, dy, y, dim=-1, dtype="float32")
 
@@ -133,12 +136,12 @@ def test_graphs_replayed_on_two_streams(torch):
         assert torch.equal(of_log, gradients.log_softmax_backward(dy, y))
 
 
-def test_more_elements_than_31_bits_count(torch):
+@pytest.mark.parametrize(("algorithm", "length"), [("split", 1 << 20), ("cluster", 1 << 17)])
+def test_more_elements_than_31_bits_count(torch, algorithm, length):
     """In rows that are shared: each of the same numbers as the first."""
-    length = 1 << 20
     dy, y = inputs_of(torch, SUMS[0], (1, length), "bfloat16")
     shape = (1 << 31) // length + 3, length
-    dx = gradients.softmax_backward(dy.expand(shape), y.expand(shape), algorithm="split")
+    dx = gradients.softmax_backward(dy.expand(shape), y.expand(shape), algorithm=algorithm)
     assert dx.numel() > 1 << 31
     check(SUMS[0], dx[:1], dy, y, dim=-1, dtype="bfloat16")
     for row in (shape[0] // 2, shape[0] - 4, shape[0] - 1):

@@ -30,11 +30,13 @@ LAYOUTS = {
     "warp, odd rows": ((70, 333), -1, None, None, "warp"),
     "block": ((9, 4096), -1, None, None, "block"),
     "block, odd rows": ((9, 5001), -1, None, None, "block"),
-    "shared memory": ((70, 24000), -1, None, None, "block_smem"),
-    "shared memory, odd rows": ((70, 24001), -1, None, None, "block_smem"),
-    "few rows": ((3, 40000), -1, None, None, "split"),
-    "few odd rows": ((5, 150001), -1, None, None, "split"),
-    "rows of which a multiprocessor holds one": ((150, 50257), -1, None, None, "split"),
+    "shared memory": ((150, 12000), -1, None, None, "block_smem"),
+    "shared memory, odd rows": ((150, 12001), -1, None, None, "block_smem"),
+    "few rows": ((3, 40000), -1, None, None, "cluster"),
+    "few shorter rows": ((3, 20000), -1, None, None, "cluster"),
+    "few odd rows": ((5, 150001), -1, None, None, "cluster"),
+    "few rows, longer than a cluster holds": ((5, 300001), -1, None, None, "split"),
+    "rows of which a multiprocessor holds one": ((150, 50257), -1, None, None, "cluster"),
     "few rows, dy lies differently": ((3, 40009), -1, lambda x: x[:, :-9], lambda x: x[:, 1:-8], "split"),
     "few rows, dy has one value for a row": ((3, 150000), -1, None, lambda x: x[:, :1].expand(3, 150000), "split"),
     "columns": ((300, 200), 0, None, None, "strided"),
@@ -142,7 +144,9 @@ def test_every_layout(torch, name, op, dtype):
     assert torch.equal(out, dx)
 
 
-@pytest.mark.parametrize("algorithm", ["warp", "block", "block_smem", "block_uncached", "split", "stream", "strided"])
+@pytest.mark.parametrize(
+    "algorithm", ["warp", "block", "block_smem", "block_uncached", "split", "stream", "cluster", "strided"]
+)
 @pytest.mark.parametrize("op", SUMS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_algorithm(torch, algorithm, op, dtype):
@@ -187,7 +191,7 @@ def test_special_values(torch):
     y[0, ::2] = 0
     dy[1, 5], dy[2, 5], y[3, 5] = float("nan"), float("inf"), float("nan")
     y[4] = 0
-    for algorithm in ("block", "block_smem", "block_uncached", "split", "stream", "strided"):
+    for algorithm in ("block", "block_smem", "block_uncached", "split", "stream", "cluster", "strided"):
         dx = gradients.softmax_backward(dy, y, algorithm=algorithm)
         check("softmax_backward", dx, dy, y, dim=-1, dtype="float32")
         assert (dx[0, ::2] == 0).all() and (dx[4] == 0).all()
@@ -201,7 +205,7 @@ def test_special_values(torch):
 
 @pytest.mark.parametrize("op", SUMS)
 def test_in_place(torch, op):
-    for shape, dim in (((50, 300), -1), ((50, 5001), -1), ((9, 40001), -1), ((3, 150001), -1), ((300, 70), 0)):
+    for shape, dim in (((50, 300), -1), ((50, 5001), -1), ((9, 40001), -1), ((3, 300001), -1), ((300, 70), 0)):
         y = getattr(torch, FORWARD[op])(torch.randn(shape, device="cuda"), dim)
         dy = torch.randn_like(y)
         expected = getattr(gradients, op)(dy, y, dim=dim)

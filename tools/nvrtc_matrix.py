@@ -68,6 +68,9 @@ def problems() -> Iterator[tuple]:
     for dtype in ("float32", "bfloat16"):
         for length in (100, 1023, 1024, 8192, 32768, 50257, 262144):
             yield "log_softmax", dtype, dtype, (4096, length), 1, None, known
+        for shape, dim in (((2048, 4096), 0), ((8192, 4096), 0), ((16384, 1024), 0)):
+            yield "log_softmax", dtype, dtype, shape, dim, None, known
+            yield "softmax", dtype, dtype, shape, dim, None, known
         for shape, dim in (((32, 256, 3136), 1), ((2, 128256, 16), 1)):
             yield "log_softmax", dtype, dtype, shape, dim, None, known
             yield "logsumexp", dtype, dtype, shape, dim, None, known
@@ -132,6 +135,7 @@ def gradient_problems() -> Iterator[tuple]:
         for dtype in ("float32", "bfloat16"):
             for algorithm in ("split", "stream", "block_uncached"):
                 yield op, dtype, dtype, (32, 128257), 1, algorithm, unknown
+            yield op, dtype, dtype, (32, 64001), 1, "cluster", unknown
             yield op, dtype, dtype, (4096, 262144), 1, "block_uncached", known
     for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
         yield "softmax_backward", dtype, result, (8, 128256), 1, None, known

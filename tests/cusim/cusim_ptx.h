@@ -50,12 +50,9 @@ inline float to_float_odd(double x) {
 }
 
 // As wrong as the hardware may be: 2^-22 of the result, either way.
-inline float exp2_approx_subnormal(float x) {
-    const float error = bits_of(x) % 7 < 3 ? -0x1p-22f : 0x1p-22f;
-    return exp2f(x) * (1 + error);
-}
 inline float exp2_approx(float x) {
-    const float y = exp2_approx_subnormal(x);
+    const float error = bits_of(x) % 7 < 3 ? -0x1p-22f : 0x1p-22f;
+    const float y = exp2f(x) * (1 + error);
     return y < 0x1p-126f ? 0 : y;
 }
 

@@ -28,6 +28,9 @@ BLOCK_SCRATCH = 1024
 # an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
 # bfloat16).
 WAVES = 1024
+# Or a block for all its rows: what it takes to step on costs a small problem 0.1 of 4 us (H200, rows of up to 8192).
+ONCE = 0
+MOST_BLOCKS = (1 << 31) - 1  # of a grid
 _OPS = {
     "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
@@ -111,6 +114,7 @@ class Tuning:
     blocks: int | None = None  # per row, split, cluster and stream
     parts: int | None = None  # of a slice of split or cluster that waits in shared memory
     handed: bool | None = None  # clusters take rows as they are ready for them
+    clustered: bool | None = None  # blocks that share a tile are a cluster, strided_split
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class CudaPlan:
     shared_bytes: int  # dynamic
     units: int
     units_per_block: int
-    waves: int  # the grid is no larger than this many times the blocks that are resident at once
+    waves: int  # the grid is no larger than this many times the blocks that are resident at once; ONCE: as units need
     arrays: int  # whose addresses come first in the Job: the input, the result, then what else is read
     words: tuple[int, ...]  # the Job after these; where blocks share a row, the last is the address of scratch memory
     shape: tuple[tuple[str, int | str], ...]  # the kernel's parameters
@@ -155,12 +159,12 @@ class CudaPlan:
     def blocks(self, resident_per_multiprocessor: int, multiprocessors: int) -> int:
         """The grid, from the blocks of this kernel that one multiprocessor holds; 0 when there is nothing to do."""
         resident = max(1, resident_per_multiprocessor) * multiprocessors
-        units = -(-self.units // self.units_per_block)
+        units = -(-self.units // self.units_per_block // self.cluster) * self.cluster
         if self.team:
             return min(units, max(1, resident // self.team)) * self.team
         if self.cluster > 1:  # as many as fit, if no multiprocessor is left over
             return min(units, max(1, resident // self.cluster) * self.cluster * self.waves)
-        return min(units, resident * self.waves)
+        return units if self.waves == ONCE else min(units, resident * self.waves)
 
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
@@ -185,7 +189,7 @@ class CudaPlan:
         if "across" in shape:
             across = int(shape["across"])
             tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
-            blocks = f" of {self.team} blocks" if self.team else ""
+            blocks = f" of {self.shared_by} blocks" if self.shared_by else ""
             return f"{self.algorithm}: {tile}{blocks}, {access} each{alignment}, {self._wait}"
         if self.shared_by:
             many = f"{self.shared_by} block{'s' * (self.shared_by != 1)} of {self.threads}"
@@ -315,6 +319,8 @@ def build(
     if choice.load.type != DIRECT or choice.store.type != DIRECT:
         arguments += [choice.load.type, choice.store.type]
     arrays = len(dtypes)
+    if waves == ONCE and -(-units // units_per_block) > MOST_BLOCKS:
+        raise choice.refuse(f"it takes a block for {units_per_block} of its rows, and a grid has {MOST_BLOCKS}")
     cluster = team.blocks if team and team.scratch_bytes == 0 else 1
     layout = [
         n

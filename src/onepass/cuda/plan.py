@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
-from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Functor, Tuning, build
+from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, build
 from .plan_cluster import cluster_pays, pair_pays, plan_cluster, plan_pair
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
@@ -259,6 +259,7 @@ def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPla
         units_per_block=threads // lanes * rows,
         axes=choice.kept_axes,
         reads=1,
+        waves=ONCE,
     )
 
 
@@ -298,6 +299,7 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
         units_per_block=1,
         axes=choice.kept_axes,
         reads=1,
+        waves=ONCE,
     )
 
 
@@ -394,4 +396,5 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         units_per_block=threads // lanes,
         axes=choice.kept_axes,
         reads=1,
+        waves=ONCE,
     )

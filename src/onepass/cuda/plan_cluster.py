@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..problem import REDUCTIONS
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
 from .plan_split import build_split, part_packs, split_registers, state_bytes
-from .team_cut import TeamCut, most_resident
+from .team_cut import TeamCut, does_not_fit, most_resident
 from .thresholds import (
     BLOCK_REGISTERS,
     CLUSTER_BLOCKS_PER_MULTIPROCESSOR,
@@ -141,21 +141,12 @@ def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     """The plan for "cluster"; refused with a reason where it cannot serve."""
     if choice.problem.rows > choice.device.multiprocessors or not _few_rows_pay(choice, alignment):
         choice = replace(choice, tuning=_handed_tuning(choice) or choice.tuning)
-    most, blocks = choice.device.most_clustered, choice.tuning.blocks
-    if most == 1:
-        raise choice.refuse(f"sm_{choice.device.architecture} has no clusters of blocks; sm_90 and later do")
-    if blocks is not None and not 2 <= blocks <= most:
-        raise choice.refuse(f"a cluster has 2 to {most} blocks, not {blocks}")
-    if choice.problem.rows > MOST_HANDED_ROWS:
-        raise choice.refuse(f"clusters count rows, up to {MOST_HANDED_ROWS}, and there are {choice.problem.rows}")
+    sizes = cluster_sizes(choice)
     packs = max(1, choice.problem.length // pack)
     cut_row = _cut_waiting if choice.elementwise else _cut_read_once
-    cuts = [cut for n in ([blocks] if blocks else _sizes(most)) if (cut := cut_row(choice, pack, packs, n))]
+    cuts = [cut for n in sizes if (cut := cut_row(choice, pack, packs, n))]
     if not cuts:
-        raise choice.refuse(
-            f"a row of {packs * pack * choice.kept_size} bytes does not fit the "
-            f"{'registers' if choice.tuning.staged is False else 'shared memory'} of a cluster of {blocks or most}"
-        )
+        raise does_not_fit(choice, pack, packs, choice.tuning.staged is not False, f"a cluster of {sizes[-1]}")
     # As many blocks as are at work at once, and leave room for more than one on a multiprocessor: while one waits for
     # its cluster, another loads.
     at_once = CLUSTER_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors // max(1, choice.problem.rows)
@@ -177,23 +168,30 @@ def _hands_out(choice: Choice, cut: TeamCut) -> bool:
     """Whether clusters take rows as they are ready for them, rather than as many each."""
     if choice.tuning.handed is not None:
         return choice.tuning.handed
-    at_once = max(1, cut.resident * choice.device.multiprocessors // cut.blocks)
     fewest = HANDED_ROWS_PER_CLUSTER[cut.parts > 0]
-    return choice.elementwise and choice.problem.rows >= fewest * at_once
+    return choice.elementwise and choice.problem.rows >= fewest * cut.teams(choice.device)
 
 
-def _sizes(most: int) -> list[int]:
-    """Blocks of a cluster that divide the multiprocessors of a GPU's parts."""
-    return [n for n in (2, 4, 8, 16) if n <= most]
+def cluster_sizes(choice: Choice) -> list[int]:
+    """Blocks that clusters for this problem may have; refused where there can be none. Those to choose from divide the
+    multiprocessors of a GPU's parts."""
+    most, blocks = choice.device.most_clustered, choice.tuning.blocks
+    if most == 1:
+        raise choice.refuse(f"sm_{choice.device.architecture} has no clusters of blocks; sm_90 and later do")
+    if blocks is not None and not 2 <= blocks <= most:
+        raise choice.refuse(f"a cluster has 2 to {most} blocks, not {blocks}")
+    if choice.problem.rows > MOST_HANDED_ROWS:
+        raise choice.refuse(f"clusters count rows, up to {MOST_HANDED_ROWS}, and there are {choice.problem.rows}")
+    return [blocks] if blocks else [n for n in (2, 4, 8, 16) if n <= most]
+
+
+def cluster_scratch_bytes(blocks: int, threads: int, state_bytes: int) -> int:
+    """Of cluster_exchange.h: two places for the states of all warps and the number of a row, and barriers."""
+    return 2 * (threads // 32 * blocks * 8 * ceil_div(state_bytes, 8) + 16)
 
 
 def _threads(choice: Choice, slice_packs: int) -> int:
     return choice.tuning.threads or (LONG_CLUSTER_THREADS if slice_packs > LONG_CLUSTER_PACKS else CLUSTER_THREADS)
-
-
-def _scratch_bytes(choice: Choice, blocks: int, threads: int) -> int:
-    """Of cluster_exchange.h: two places for the states of all warps and the number of a row, and barriers."""
-    return 2 * (threads // 32 * blocks * 8 * ceil_div(state_bytes(choice), 8) + 16)
 
 
 def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut | None:
@@ -217,7 +215,7 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
         resident = min(device.registers // (of_registers * threads), most)
         return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
     shared_bytes = of_a_thread * threads * pack * choice.kept_size
-    static = _scratch_bytes(choice, blocks, threads)
+    static = cluster_scratch_bytes(blocks, threads, state_bytes(choice))
     if shared_bytes + static > device.shared_per_block:
         return None
     fit = device.shared_per_multiprocessor // (shared_bytes + static + BLOCK_SCRATCH)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..problem import Axis
-from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, build
+from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build
+from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
 from .plan_split import SPLIT_ALGORITHMS
@@ -19,7 +20,16 @@ from .thresholds import (
     ceil_power,
 )
 
-_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", *SPLIT_ALGORITHMS, "strided", "strided_split")
+_ALGORITHMS = (
+    "warp",
+    "block",
+    "block_smem",
+    "block_uncached",
+    *SPLIT_ALGORITHMS,
+    "cluster",
+    "strided",
+    "strided_split",
+)
 _BY_TILES = ("strided", "strided_split")
 _WHOLE_ROW = -1  # gradient_block_smem.h's
 
@@ -129,9 +139,15 @@ def _plan_rows(choice: Choice) -> CudaPlan:
         "wide_dy": wide_dy,
         "wide_saved": wide_saved,
     }
-    shared = choice.algorithm or gradient_shares_pay(choice, pack, alignment)
+    if choice.algorithm:
+        shared: str | None = choice.algorithm
+    else:
+        clustered = gradient_cluster_pays(choice, access, packs)
+        shared = "cluster" if clustered else gradient_shares_pay(choice, pack, alignment)
     if shared in SPLIT_ALGORITHMS:
         return plan_gradient_split(choice, shared, access, _along(choice), packs)
+    if shared == "cluster":
+        return plan_gradient_cluster(choice, access, _along(choice), packs)
     # A thread holds two values for each element.
     registers = 2 * choice.registers_per_element
     limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else WARP_REGISTERS
@@ -210,6 +226,7 @@ def _plan_warp(choice: Choice, access: dict[str, int | str | bool], packs: int) 
         units_per_block=threads // lanes * rows,
         axes=(*choice.kept_axes, _along(choice)),
         reads=1,
+        waves=ONCE,
     )
 
 
@@ -242,6 +259,7 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
         units_per_block=1,
         axes=(*choice.kept_axes, _along(choice)),
         reads=1,
+        waves=ONCE,
     )
 
 
@@ -321,4 +339,5 @@ def _plan_segments(choice: Choice) -> CudaPlan:
         units_per_block=threads // lanes,
         axes=(*choice.kept_axes, _along(choice)),
         reads=1,
+        waves=ONCE,
     )

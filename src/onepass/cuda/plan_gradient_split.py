@@ -50,20 +50,24 @@ def plan_gradient_split(
 ) -> CudaPlan:
     """The plan for "split" or "stream"; refused with a reason where it cannot serve."""
     pack = int(access["pack"])
-    # For a pack, of an array that is wider than the narrowest; threads need more registers.
-    several_accesses = pack * choice.kept_size > 2 * ACCESS_BYTES
     if algorithm == "split":
-        cut = _cut_waiting(choice, pack, str(access["alignment"]), packs, several_accesses)
+        cut = _cut_waiting(choice, pack, str(access["alignment"]), packs)
     else:
         # 64 registers each are too few for packs of two arrays on sm_100, and 80 for addresses of elements: they spill.
         by_element = not (access["wide_dy"] and access["wide_saved"])
-        cut = cut_streamed(choice, packs, reads=2, fewer=1 + (several_accesses or by_element))
+        cut = cut_streamed(choice, packs, reads=2, fewer=1 + (several_accesses(choice, pack) or by_element))
+    return build_gradient_split(choice, algorithm, f"gradient_{algorithm}", access, along, cut)
+
+
+def build_gradient_split(
+    choice: Choice, algorithm: str, function: str, access: dict[str, int | str | bool], along: Axis, cut: TeamCut
+) -> CudaPlan:
     choice.why.append(cut.waits)
     return build(
         choice,
         algorithm,
         "gradient_split.h",
-        f"gradient_{algorithm}",
+        function,
         "GradientSplit",
         {"axes": len(choice.kept_axes), **cut.shape, **access},
         threads=cut.threads,
@@ -76,18 +80,27 @@ def plan_gradient_split(
     )
 
 
-def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int, several_accesses: bool) -> TeamCut:
-    """Slices wait in the registers of their blocks, or in their shared memory: one read."""
-    staged = choice.tuning.staged
+def several_accesses(choice: Choice, pack: int) -> bool:
+    """For a pack, of an array that is wider than the narrowest: threads need more registers."""
+    return pack * choice.kept_size > 2 * ACCESS_BYTES
+
+
+def slice_registers(choice: Choice, pack: int) -> Registers:
     of_a_pack = 2 * pack * choice.registers_per_element
     most_packs = max(1, block_registers(choice) // of_a_pack)
-    registers = Registers(of_a_pack, most_packs, _OTHER_REGISTERS[choice.registers_per_element])
+    return Registers(of_a_pack, most_packs, _OTHER_REGISTERS[choice.registers_per_element])
+
+
+def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamCut:
+    """Slices wait in the registers of their blocks, or in their shared memory: one read."""
+    staged = choice.tuning.staged
+    registers = slice_registers(choice, pack)
     cut = None if staged else cut_held(choice, packs, registers)
     if staged is None:
         waves = cut is not None and choice.problem.rows * cut.blocks > cut.resident * choice.device.multiprocessors
         staged = cut is None or (waves and (choice.x_size == 2 or packs >= GRADIENT_STAGED_PACKS))
     if staged:
-        size = 2 if several_accesses else 8 if choice.registers_per_element == 2 else choice.x_size
+        size = 2 if several_accesses(choice, pack) else 8 if choice.registers_per_element == 2 else choice.x_size
         threads, resident = GRADIENT_STAGED_BLOCKS[size]
         if resident == 1 and _fewest(choice, pack, alignment, packs, 1) == 1:
             resident = 2  # a block would wait with a row of its own
@@ -97,20 +110,20 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int, several_
             choice.tuning.threads or threads,
             resident,
             fewest=lambda resident: _fewest(choice, pack, alignment, packs, resident),
-            bytes_of=lambda slice_packs: _slice_bytes(choice, pack, alignment, slice_packs),
-            fewer=several_accesses,
+            bytes_of=lambda slice_packs: slice_bytes(choice, pack, alignment, slice_packs),
+            fewer=several_accesses(choice, pack),
         )
     if cut is None:
         raise does_not_fit(choice, pack, packs, staged)
     return cut
 
 
-def _slice_bytes(choice: Choice, pack: int, alignment: str, packs: int) -> int:
+def slice_bytes(choice: Choice, pack: int, alignment: str, packs: int) -> int:
     """Shared memory for so many packs, with two packs' room for the edges: each array takes whole accesses."""
     return (packs + 2 * (alignment != "whole")) * pack * choice.kept_size + 2 * ACCESS_BYTES
 
 
 def _fewest(choice: Choice, pack: int, alignment: str, packs: int, resident: int) -> int:
     """Blocks whose shared memory holds a row, if so many are on a multiprocessor."""
-    spare = _slice_bytes(choice, pack, alignment, 0)
+    spare = slice_bytes(choice, pack, alignment, 0)
     return ceil_div(packs, (room(choice, resident) - spare) // (pack * choice.kept_size))

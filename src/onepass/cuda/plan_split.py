@@ -160,8 +160,6 @@ def build_split(choice: Choice, algorithm: str, function: str, pack: int, alignm
         {
             "axes": len(choice.kept_axes),
             **cut.shape,
-            "cluster": cut.blocks if cut.clustered else 0,
-            "handed": cut.handed,
             "parts": cut.parts,
             "pack": pack,
             "alignment": alignment,

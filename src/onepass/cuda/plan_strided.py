@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
 from .plan_strided_held import plan_strided_held
-from .plan_strided_split import plan_strided_split, sharing_pays
+from .plan_strided_split import clustered_tuning, clusters_pay, plan_strided_split, sharing_pays
 from .thresholds import (
     ACCESS_BYTES,
     FEWEST_TILE_THREADS,
@@ -28,6 +29,8 @@ def plan_strided(choice: Choice) -> CudaPlan:
     plain = problem.op in REDUCTIONS
     kept = _inner_last(choice.kept_axes)
     pack = tuning.pack or _strided_pack(choice, kept)
+    if choice.algorithm is None and clusters_pay(choice, pack):
+        return plan_strided_split(replace(choice, tuning=clustered_tuning(choice)), kept, pack)
     if choice.algorithm != "strided_split" and not plain and tuning.staged is None and problem.length:
         held = plan_strided_held(choice, kept, pack)
         if held is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, Choice, Team
 from .thresholds import (
     FEW_ROWS_PACKS,
@@ -39,7 +40,13 @@ class TeamCut:
             "resident": self.resident,
             "packs": self.packs,
             "slots": ceil_div(self.blocks, self.threads),
+            "cluster": self.blocks if self.clustered else 0,
+            "handed": self.handed,
         }
+
+    def teams(self, device: Device) -> int:
+        """That are at work at once."""
+        return max(1, self.resident * device.multiprocessors // self.blocks)
 
     @property
     def waits(self) -> str:
@@ -90,9 +97,9 @@ def cut_held(choice: Choice, packs: int, registers: Registers) -> TeamCut | None
     return TeamCut(packs, blocks, threads, resident, per_thread)
 
 
-def does_not_fit(choice: Choice, pack: int, packs: int, staged: bool) -> ValueError:
+def does_not_fit(choice: Choice, pack: int, packs: int, staged: bool, blocks: str | None = None) -> ValueError:
     """What is raised where slices have no room."""
-    where = "shared memory of the GPU" if staged else "registers of its blocks"
+    where = f"shared memory of {blocks or 'the GPU'}" if staged else f"registers of {blocks or 'its blocks'}"
     return choice.refuse(f"a row of {packs * pack * choice.kept_size} bytes does not fit the {where}")
 
 

@@ -129,6 +129,27 @@ GRADIENT_STAGED_PACKS = 1 << 17
 # Rows of up to so many bytes, of both arrays, have a block alone where rows are many: 8192x32000 bfloat16 406 against
 # 418, but 4096x50257 415 against 352.
 LONE_GRADIENT_BYTES = 160 << 10
+# Gradients of rows that the registers of a block do not hold are for clusters, up to so many bytes of both arrays for
+# each block of the largest. Measured on an H200, November 2026, against one block or blocks that meet in memory, us:
+# float32 4096x20000 232 for 272, 2048x32768 190 for 223, 128x131072 55.9 for 65.3, 8x32768 6.7 for 7.8, but 128x262144
+# 131 by either; bfloat16 8192x24000 277 for 300, 4096x32000 189 for 201, 4096x50257 312 for 354, 4096x131072 745 for
+# 831, 64x262144 33.6 for 42.4, but 64x524288 73 by neither.
+GRADIENT_CLUSTER_BYTES = 64 << 10
+# The blocks are as many as leave each so many bytes: of many rows of two elements in four bytes, which wait in shared
+# memory, and of all others. 4096x50257 bfloat16 312 with 4 blocks of 256 threads, 316 or more with 8, 4096x32000 189.2
+# with 4 and with 2; but 8x128256 7.7 with 16 and with 8, 64x128256 21.7 and 22.5.
+GRADIENT_CLUSTER_SLICE_BYTES = (52 << 10, 32 << 10)
+# Where rows are at most one for so many multiprocessors, so many blocks have a row, and threads for so many elements,
+# up to so many threads: 8x32768 float32 6.66 by 8 blocks of 512, 6.75 by 16 of 128; bfloat16 5.47, in shared memory
+# 5.73. There rows that a block just holds are for clusters, too: 64x16384 float32 8.5 for 8.8, bfloat16 7.2 for 7.5.
+MULTIPROCESSORS_PER_FEW_GRADIENTS = 2
+FEW_GRADIENTS_BLOCKS = 8
+FEW_GRADIENTS_ELEMENTS = 8
+FEW_GRADIENTS_THREADS = 512
+FEW_GRADIENTS_LENGTH = 16384
+# Rows are handed out if a cluster has so many: 512x32768 bfloat16, four for each, 31.1 for 31.7, but 128x131072
+# float32, five for each, 55.9 for 57.0.
+HANDED_GRADIENTS_PER_CLUSTER = 5
 # As SPLIT_REGISTERS, of blocks that are a cluster: beside more of them the states of its warps spill.
 CLUSTER_REGISTERS = {2: 12, 4: 24, 8: 12}
 # Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor
@@ -210,6 +231,13 @@ SHARED_GRADIENT_STEPS = 12
 # 1226; of 16-bit elements 41 at 4096x4096, where sharing takes 40 to 43.
 STRIDED_SPLIT_RESIDENT = 2
 SLICE_BYTES = 64 << 10
+# Steps of tiles that clusters share: from, up to for tiles of 128 bytes by blocks of 128 threads, up to for tiles of 64
+# bytes by blocks of 256. Measured on an H200, November 2026, float32, microseconds: 2048x4096, dim 0, 28.3 for 30.6,
+# 8x2048x512, dim 1, 28.1 for 29.8, 4096x4096 53.3 for 56.5, 8192x8192 196 for 203, 16384x1024 64.8 for 72.9. Shorter
+# ones stay in the registers of a block: 64x1000x196 43.2 for 44.6. Of 16-bit elements some gain and some lose:
+# 4096x4096 35.0 for 39.8, 64x1000x196 32.4 for 38.1, 8x2048x512 20.8 for 20.0, 8192x8192 126 for 120.
+CLUSTERED_STEPS = (2048, 8192, 16384)
+CLUSTERED_TILE_BLOCKS = 16
 
 
 def ceil_power(n: int) -> int:

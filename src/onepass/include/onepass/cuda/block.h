@@ -25,16 +25,14 @@ __global__ void __launch_bounds__(kShape.threads) block(const __grid_constant__ 
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
 
-    for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::at(job, r);
-        Held<C, kShape.threads, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held;
-        held.fill(-kInfinity<C>);
-        held.load(row.reader, row.cut, threadIdx.x);
-        const C max = reduce(held.reduce(Max()), Max());
-        const auto exponential = Rows::exponential_of(max, [&](auto transform) { held.transform(transform); });
-        const Sum<C> sum = total_of<Op>(held.template exponentials<Op::kKeepsExponentials>(exponential), reduce);
-        held.template write<Op>(Rows::finish(max, exponential, sum), row.writer, row.cut, threadIdx.x);
-    }
+    const auto row = Rows::at(job, blockIdx.x);  // every block has one row
+    Held<C, kShape.threads, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held;
+    held.fill(-kInfinity<C>);
+    held.load(row.reader, row.cut, threadIdx.x);
+    const C max = reduce(held.reduce(Max()), Max());
+    const auto exponential = Rows::exponential_of(max, [&](auto transform) { held.transform(transform); });
+    const Sum<C> sum = total_of<Op>(held.template exponentials<Op::kKeepsExponentials>(exponential), reduce);
+    held.template write<Op>(Rows::finish(max, exponential, sum), row.writer, row.cut, threadIdx.x);
 }
 
 }  // namespace onepass::cuda

@@ -70,7 +70,10 @@ class TeamMemory {
    public:
     // Words go in pairs, each with its number: one access.
     static constexpr int kPairs = (sizeof(State) + 7) / 8;
+    struct Scratch {};  // of shared memory
 
+    __device__ __forceinline__ TeamMemory(const Team& team, const TeamPlace& place, Scratch&)
+        : TeamMemory(team, place) {}
     __device__ __forceinline__ TeamMemory(const Team& team, const TeamPlace& place)
         : head_(static_cast<ScratchHead*>(team.scratch)),
           slots_(slots_of(head_) + place.team * (2 * kPerBlock * static_cast<int>(team.blocks))),
@@ -90,6 +93,14 @@ class TeamMemory {
         for (int i = 0; i < kPairs; ++i) {
             ptx::store_shared_words(to + i, {words.at[2 * i], sequence_, words.at[2 * i + 1], sequence_});
         }
+    }
+
+    // Several, from number `which` on, of which all `senders` that call have the same: number 0 of them sends.
+    template <int N>
+    __device__ __forceinline__ void publish(int sender, int, const State (&mine)[N], int which) const {
+        if (sender != 0) return;
+#pragma unroll
+        for (int i = 0; i < N; ++i) publish(mine[i], which + i);
     }
 
     // kCount states of block first, first + step, ..., each from number `which` on; `identity` past the last block.

@@ -28,12 +28,10 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
 
-    for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::at(job, r);
-        HeldBoth<Op, C, kShape.threads, kShape.packs, Rows::N, kShape.alignment, kShape.padded> held;
-        held.load(row, threadIdx.x);
-        held.write(row, reduce(held.sum(), Add()), threadIdx.x);
-    }
+    const auto row = Rows::at(job, blockIdx.x);  // every block has one row
+    HeldBoth<Op, C, kShape.threads, kShape.packs, Rows::N, kShape.alignment, kShape.padded> held;
+    held.load(row, threadIdx.x);
+    held.write(row, reduce(held.sum(), Add()), threadIdx.x);
 }
 
 }  // namespace onepass::cuda

@@ -33,44 +33,47 @@ __global__ void __launch_bounds__(kShape.threads, kSame<LogSumExpCompute<Dy, X, 
     const int64 packs = job.length / N;
     const int64 segments = packs <= kSegment ? 1 : (packs + kSegment - 1) / kSegment;
 
-    for (int64 unit = static_cast<int64>(blockIdx.x) * kGroups + group; unit < job.rows * segments;
-         unit += static_cast<int64>(gridDim.x) * kGroups) {
-        const int64 r = segments == 1 ? unit : unit / segments;
-        const int64 segment = segments == 1 ? 0 : unit % segments;
-        const auto offset = job.template offset_of<0, kShape.axes>(r);
-        const C dy = widen<C>(*job.template input<Dy>(kDy, offset));
-        const C lse = widen<C>(*job.template input<Lse>(kLse, offset));
-        Dx* const dx = job.template result<Dx>(offset);
-        const Source<X, C, kShape.wide_saved> x{job.template input<X>(kSaved, offset),
-                                                job.axis[kShape.axes].stride[kSaved]};
-        const Writer<Dx, C, Direct> writer{dx, r, {}};
-        const auto cut = Cut<N, kShape.alignment>::of(dx, job.length);
-        const int64 first = segment * kSegment + lane;
+    const int64 unit = static_cast<int64>(blockIdx.x) * kGroups + group;  // every group has one
+    if (unit >= job.rows * segments) return;
+    const int64 r = segments == 1 ? unit : unit / segments;
+    const int64 first = (unit - r * segments) * kSegment;  // pack
+    const auto offset = job.template offset_of<0, kShape.axes>(r);
+    Dx* const dx = job.template result<Dx>(offset);
+    const Source<X, C, kShape.wide_saved> x{job.template input<X>(kSaved, offset),
+                                            job.axis[kShape.axes].stride[kSaved]};
+    const Writer<Dx, C, Direct> writer{dx, r, {}};
+    const auto cut = Cut<N, kShape.alignment>::of(dx, job.length);
+    const int64 column = cut.pack_column(first + lane);
+    const int64 left = cut.packs - first;
 
+    // All loads before the first result: asked one by one whether they are there, packs would wait for each other.
+    const auto walk = [&](auto present) {
         C values[kShape.segment][N];
 #pragma unroll
         for (int k = 0; k < kShape.segment; ++k) {
-            const int64 pack = first + k * kShape.lanes;
-            if (pack < cut.packs) x.pack(cut.pack_column(pack), values[k]);
+#pragma unroll
+            for (C& value : values[k]) value = 0;
+            if (present(k)) x.pack(column + k * kShape.lanes * N, values[k]);
         }
+        const LogSumExpRow<Dx, C> row(widen<C>(*job.template input<Dy>(kDy, offset)),
+                                      widen<C>(*job.template input<Lse>(kLse, offset)));
 #pragma unroll
         for (int k = 0; k < kShape.segment; ++k) {
-            const int64 pack = first + k * kShape.lanes;
-            if (pack >= cut.packs) continue;
 #pragma unroll
-            for (C& value : values[k]) value = logsumexp_gradient<Dx>(dy, value, lse);
-            if constexpr (N == 1) {
-                writer.one(cut.pack_column(pack), values[k][0]);
-            } else {
-                writer.pack(cut.pack_column(pack), values[k]);
-            }
+            for (C& value : values[k]) value = row.gradient(value);
+            if (present(k)) writer.pack(column + k * kShape.lanes * N, values[k]);
         }
-        if (segment == 0) {
+        if (first == 0) {
             for (int edge = lane; edge < cut.edges(); edge += kShape.lanes) {
-                const int64 column = cut.edge_column(edge);
-                writer.one(column, logsumexp_gradient<Dx>(dy, x.one(column), lse));
+                const int64 at = cut.edge_column(edge);
+                writer.one(at, row.gradient(x.one(at)));
             }
         }
+    };
+    if (left >= kSegment) {
+        walk([](int) { return true; });
+    } else {
+        walk([&](int k) { return lane + k * kShape.lanes < left; });
     }
 }
 
@@ -93,12 +96,13 @@ __global__ void __launch_bounds__(kShape.threads, kSame<LogSumExpCompute<Dy, X, 
         C dy[N], lse[N];
         part.template load<Dy, false>(kDy, part.start, dy);
         part.template load<Lse, false>(kLse, part.start, lse);
+        const auto gradient = [&](int i, C x) { return LogSumExpRow<Dx, C>(dy[i], lse[i]).gradient(x); };
         for_each_step<C, Part::kAhead>(
             part, begin, end,
             [&](int64 step, C(&to)[N]) { part.template load<X, kShape.wide_saved>(kSaved, part.offset_of(step), to); },
             [&](int64 step, C(&values)[N]) {
 #pragma unroll
-                for (int i = 0; i < N; ++i) values[i] = logsumexp_gradient<Dx>(dy[i], values[i], lse[i]);
+                for (int i = 0; i < N; ++i) values[i] = gradient(i, values[i]);
                 part.store(step, values);
             });
     }

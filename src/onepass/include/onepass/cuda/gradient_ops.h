@@ -14,18 +14,37 @@ namespace onepass::cuda {
 template <class Dy, class Saved, class Dx>
 using GradientCompute = choose<kSame<Dy, double>, double, Compute<Saved, Dx>>;
 
-// exp(x), as much of it as a result of type Dx shows: 16 bits show nothing of what ex2.approx and the rounding of
-// x * log2e lose, and float16 no subnormal float32.
+// factor * exp(x) for a row's factor and its x <= 0, as much of it as a result of type Dx shows: 16 bits show nothing
+// of what ex2.approx and the rounding of x * log2e lose. It takes subnormal numbers for 0, of which float16 shows none;
+// bfloat16 does, so that its exponentials are brought up and the factor down by as much, unless the product is 0
+// anyway.
 template <class Dx, class C>
-__device__ __forceinline__ C exp_for(C x) {
-    if constexpr (sizeof(Dx) != 2 || !kSame<C, float>) {
-        return exp(x);
-    } else if constexpr (kSame<Dx, half>) {
-        return ptx::exp2_approx(x * ExpTable<float>::kLog2E);
-    } else {
-        return ptx::exp2_approx_subnormal(x * ExpTable<float>::kLog2E);
+class TimesExp {
+    static constexpr bool kCoarse = sizeof(Dx) == 2 && kSame<C, float>;
+    static constexpr bool kBringsUp = kCoarse && !kSame<Dx, half>;
+
+   public:
+    C factor;
+
+    explicit __device__ __forceinline__ TimesExp(C by) : factor(by), up_(0) {
+        if constexpr (kBringsUp) {
+            const bool up = fabs(by) >= 0x1p-102f;
+            factor = up ? by * 0x1p-24f : by;
+            up_ = up ? 24 : 0;
+        }
     }
-}
+
+    __device__ __forceinline__ C exp_of(C x) const {
+        if constexpr (!kCoarse) {
+            return exp(x);
+        } else {
+            return ptx::exp2_approx(fma(x, ExpTable<float>::kLog2E, up_));
+        }
+    }
+
+   private:
+    C up_;
+};
 
 // kSumsSaved: the terms need what was saved; else they are dy alone.
 struct SoftmaxBackward {
@@ -50,21 +69,32 @@ struct LogSoftmaxBackward {
     }
     template <class Dx, class C>
     static __device__ __forceinline__ C gradient(C dy, C y, C sum) {
-        return fma(-exp_for<Dx>(y), sum, dy);
+        const TimesExp<Dx, C> times(sum);  // the same for all of a row
+        return fma(-times.exp_of(y), times.factor, dy);
     }
 };
 
-// dy * exp(x - lse), and 0 in a row of nothing but -inf. The difference is rounded, and its exponential off by as much:
-// what the subtraction lost is put back where it would be seen.
+// dx = dy * exp(x - lse) in a row, and 0 in one of nothing but -inf. The difference is rounded, and its exponential off
+// by as much: what the subtraction lost is put back where it would be seen.
 template <class Dx, class C>
-__device__ __forceinline__ C logsumexp_gradient(C dy, C x, C lse) {
-    const C difference = x - lse;
-    if constexpr (sizeof(Dx) == 2 && kSame<C, float>) return lse == -kInfinity<C> ? C(0) : dy * exp_for<Dx>(difference);
-    const C back = difference - x;
-    const C lost = (x - (difference - back)) - (lse + back);
-    const C e = exp(difference);
-    if (lse == -kInfinity<C>) return C(0);
-    return dy * (lost == lost ? fma(e, lost, e) : e);  // nothing is lost of an infinite difference
-}
+class LogSumExpRow {
+   public:
+    // A row without a number is one of zeros: asked once here, and not of every element.
+    __device__ __forceinline__ LogSumExpRow(C dy, C lse)
+        : dy_(lse == -kInfinity<C> ? C(0) : dy), lse_(lse == -kInfinity<C> ? kInfinity<C> : lse) {}
+
+    __device__ __forceinline__ C gradient(C x) const {
+        const C difference = x - lse_;
+        const C e = dy_.exp_of(difference);
+        if constexpr (sizeof(Dx) == 2 && kSame<C, float>) return dy_.factor * e;
+        const C back = difference - x;
+        const C lost = (x - (difference - back)) - (lse_ + back);
+        return dy_.factor * (lost == lost ? fma(e, lost, e) : e);  // nothing is lost of an infinite difference
+    }
+
+   private:
+    TimesExp<Dx, C> dy_;
+    C lse_;
+};
 
 }  // namespace onepass::cuda

@@ -1,6 +1,6 @@
 // The gradient of softmax or log_softmax of a row that several blocks handle, all of them at work at once: few rows
 // keep the whole GPU busy, and a row may be as long as all memory on the chip. The blocks tell each other one sum a
-// row.
+// row: through scratch memory or, if they are a cluster, through their shared memory.
 //
 // `gradient_split`: each block's slice of dy and of the saved result waits in its registers or in its shared memory:
 // both are read once, dx is written once. While a block waits for the others' sums, other blocks of the same
@@ -8,6 +8,7 @@
 // needed is read a second time, backwards, to write dx.
 #pragma once
 
+#include "cluster_exchange.h"
 #include "gradient_kept.h"
 #include "slice.h"
 
@@ -19,6 +20,8 @@ struct GradientSplit {
     int resident;  // blocks that a multiprocessor must have room for
     int packs;     // of each array that a thread holds of a slice in registers; 0: it waits in shared memory
     int slots;     // sums of other blocks that a thread looks after
+    int cluster;   // blocks of a row, if they are a cluster; 0: they meet in scratch memory
+    bool handed;   // clusters take rows as they are ready for them
     int pack;      // elements per access
     Alignment alignment;
     bool wide_dy;  // read by packs, not by element
@@ -58,25 +61,29 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
     using C = typename Rows::C;
     using Kept = KeptBoth<Dy, Saved, C, typename Rows::RowCut>;
-    using Others = Exchange<C, kShape.threads, kShape.slots>;
+    using Others = TeamExchange<C, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;
     constexpr int T = kShape.threads;
     constexpr int N = Rows::N;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     // Slices that wait in registers leave none for the other order.
-    const TeamPlace place(job, kShape.packs == 0 ? teams_for(job.rows, job) : Teams::neighbours);
+    constexpr bool kMayBeApart = kShape.cluster == 0 && kShape.packs == 0;
+    const TeamPlace place(job, kMayBeApart ? teams_for(job.rows, job) : Teams::neighbours);
     Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
     const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
+    int64 next = 0;  // row
     const auto sum_of_row = [&](int64 r, C mine) {
         const C sum = exchange(mine, C(0), MergeStates<C, Add>());
-        if (r + place.teams >= job.rows) leaving = exchange.leave();
+        next = exchange.row_after(r);
+        if (next >= job.rows) leaving = exchange.leave();
         return sum;
     };
 
     if constexpr (kShape.packs > 0) {
-        for (int64 r = place.team; r < job.rows; r += place.teams) {
+        for (int64 r = place.team; r < job.rows; r = next) {
+            exchange.begin_row();
             const auto slice = slice_of(r);
             HeldBoth<Op, C, T, kShape.packs, N, kShape.alignment, true> held;
             held.load(slice, threadIdx.x);
@@ -84,7 +91,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         }
     } else {
         constexpr int kAfterSum = Op::kSumsSaved ? 0 : 1;  // groups of copies: a sum of dy alone waits for dy alone
-        for (int64 r = place.team; r < job.rows; r += place.teams) {
+        for (int64 r = place.team; r < job.rows; r = next) {
+            exchange.begin_row();
             const auto slice = slice_of(r);
             const auto kept = Kept::at(memory, job.slice, slice.cut);
             const RowPart row{kept.reader(), slice.cut};
@@ -110,6 +118,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     gradient_stream(const __grid_constant__ TeamJob<GradientJob<3, kShape.axes + 1>> job) {
     using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
     using C = typename Rows::C;
+    static_assert(kShape.cluster == 0);
     using Others = Exchange<C, kShape.threads, kShape.slots>;
     constexpr int T = kShape.threads;
     constexpr int N = Rows::N;

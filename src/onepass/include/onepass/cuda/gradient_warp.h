@@ -31,28 +31,25 @@ __global__ void __launch_bounds__(kShape.threads)
     const int lane = threadIdx.x % kShape.lanes;
     const int group = threadIdx.x / kShape.lanes;
 
-    // The groups of a block step together: one whose rows lie past the end still takes part in its warp's shuffles.
-    for (int64 block_row = static_cast<int64>(blockIdx.x) * kGroups * R; block_row < job.rows;
-         block_row += static_cast<int64>(gridDim.x) * kGroups * R) {
-        const int64 first = block_row + group * R;
-        typename Rows::Row row[R];
-        Held held[R];
-        C sum[R];
+    // Every group has its rows once. One whose rows lie past the end still takes part in its warp's shuffles.
+    const int64 first = (static_cast<int64>(blockIdx.x) * kGroups + group) * R;
+    typename Rows::Row row[R];
+    Held held[R];
+    C sum[R];
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            if (first + r < job.rows) {
-                row[r] = Rows::at(job, first + r);
-                held[r].load(row[r], lane);
-            } else {
-                held[r].clear();
-            }
+    for (int r = 0; r < R; ++r) {
+        row[r] = Rows::at(job, first + r);
+        if (first + r < job.rows) {
+            held[r].load(row[r], lane);
+        } else {
+            held[r].clear();
         }
+    }
 #pragma unroll
-        for (int r = 0; r < R; ++r) sum[r] = all_reduce_lanes<kShape.lanes>(held[r].sum(), Add());
+    for (int r = 0; r < R; ++r) sum[r] = all_reduce_lanes<kShape.lanes>(held[r].sum(), Add());
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            if (first + r < job.rows) held[r].write(row[r], sum[r], lane);
-        }
+    for (int r = 0; r < R; ++r) {
+        if (first + r < job.rows) held[r].write(row[r], sum[r], lane);
     }
 }
 

@@ -73,13 +73,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
-// The same, without flushing what is subnormal to zero: three instructions more.
-__device__ __forceinline__ float exp2_approx_subnormal(float x) {
-    float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // 1 / x to 1 ULP, for normal numbers whose reciprocal is normal. Of 0 infinity, of infinity 0.
 __device__ __forceinline__ float reciprocal_approx(float x) {
     float y;

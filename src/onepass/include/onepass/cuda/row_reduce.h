@@ -28,19 +28,16 @@ __global__ void __launch_bounds__(kShape.threads)
     const int lane = threadIdx.x % kShape.lanes;
     const int group = threadIdx.x / kShape.lanes;
 
-    for (int64 block_row = static_cast<int64>(blockIdx.x) * kGroups; block_row < job.rows;
-         block_row += static_cast<int64>(gridDim.x) * kGroups) {
-        const int64 r = block_row + group;
-        auto state = Op::template identity<typename Rows::C>();
-        if (r < job.rows) {
-            for_each<kShape.lanes, kShape.pack>(Rows::at(job, r), lane,
-                                                [&](int64, auto& values) { Op::template push<In>(state, values); });
-        }
-        state = reduce_lanes<kShape.lanes>(state, typename Op::Combine());
-        if (r < job.rows && lane == 0) {
-            Rows::at(job, r).writer.one(0, Op::finish(state, job.length));
-        }
+    // Every group has one row. One that lies past the end still takes part in its warp's shuffles.
+    const int64 r = static_cast<int64>(blockIdx.x) * kGroups + group;
+    const auto row = Rows::at(job, r);
+    auto state = Op::template identity<typename Rows::C>();
+    if (r < job.rows) {
+        for_each<kShape.lanes, kShape.pack>(row, lane,
+                                            [&](int64, auto& values) { Op::template push<In>(state, values); });
     }
+    state = reduce_lanes<kShape.lanes>(state, typename Op::Combine());
+    if (r < job.rows && lane == 0) row.writer.one(0, Op::finish(state, job.length));
 }
 
 template <class Op, class In, class Out, RowReduce kShape, class Load = Direct, class Store = Direct>
@@ -51,14 +48,12 @@ __global__ void __launch_bounds__(kShape.threads)
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
 
-    for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
-        const auto row = Rows::at(job, r);
-        auto state = Op::template identity<typename Rows::C>();
-        for_each<kShape.threads, kShape.pack>(row, threadIdx.x,
-                                              [&](int64, auto& values) { Op::template push<In>(state, values); });
-        state = reduce(state, typename Op::Combine());
-        if (threadIdx.x == 0) row.writer.one(0, Op::finish(state, job.length));
-    }
+    const auto row = Rows::at(job, blockIdx.x);  // every block has one row
+    auto state = Op::template identity<typename Rows::C>();
+    for_each<kShape.threads, kShape.pack>(row, threadIdx.x,
+                                          [&](int64, auto& values) { Op::template push<In>(state, values); });
+    state = reduce(state, typename Op::Combine());
+    if (threadIdx.x == 0) row.writer.one(0, Op::finish(state, job.length));
 }
 
 }  // namespace onepass::cuda

@@ -1,6 +1,8 @@
 // Rows whose elements lie anywhere, shared by several blocks: what strided.h is to one block, split.h is to rows that
 // lie side by side. Each block has a slice of the steps of a tile; for long dims with little beside them.
 //
+// The blocks of a tile meet in scratch memory or, if they are a cluster, in their shared memory.
+//
 // `strided_split`: the slice waits in shared memory, x is read once; or it waits nowhere and x is read twice.
 // `strided_split_reduce`: sum, mean, amax and amin.
 #pragma once
@@ -19,6 +21,7 @@ struct StridedSplit {
     int across;    // threads side by side across rows, a power of two
     int pack;      // rows per access: they and their results are neighbours in memory, on pack boundaries
     bool staged;   // the slice waits in shared memory
+    int cluster;   // blocks of a tile, if they are a cluster; 0: they meet in scratch memory
 
     constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, staged}; }
 };
@@ -40,11 +43,13 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     // 1024 threads have 64 registers each; of wide packs two steps are enough to keep a thread busy.
     constexpr int kAhead = kShape.threads * kShape.resident < 1024 && N * sizeof(C) <= 16 ? kInFlight : 2;
     constexpr bool kKeepFirst = N * sizeof(State) <= 32;
+    using Others = TileMemory<State, Part::kTileRows, kShape.cluster>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
+    ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
     const TeamPlace place(job);
-    TeamMemory<State, Part::kTileRows> others(job, place);
+    Others others(job, place, team_scratch);
     unsigned leaving = 0;
 
     const int64 begin = place.rank * job.slice;
@@ -72,10 +77,10 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         // thread, whose states it keeps if they are few: no second round trip.
         others.next();
         const int column = static_cast<int>(threadIdx.x) % kShape.across * N;
-        if (Part::first_step() == 0) {
+        State mine[N];
 #pragma unroll
-            for (int i = 0; i < N; ++i) others.publish(Totals::pack(max[i], sum[i]), column + i);
-        }
+        for (int i = 0; i < N; ++i) mine[i] = Totals::pack(max[i], sum[i]);
+        others.publish(Part::first_step(), Part::kSteps, mine, column);
         C row_max[N];
         Sum<C> row_sum[N];
 #pragma unroll

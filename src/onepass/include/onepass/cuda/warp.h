@@ -31,37 +31,33 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
     const int lane = threadIdx.x % kShape.lanes;
     const int group = threadIdx.x / kShape.lanes;
 
-    // The groups of a block step together: one whose rows lie past the end still takes part in its warp's shuffles.
-    for (int64 block_row = static_cast<int64>(blockIdx.x) * kGroups * R; block_row < job.rows;
-         block_row += static_cast<int64>(gridDim.x) * kGroups * R) {
-        const int64 first = block_row + group * R;
-        typename Rows::Row row[R];
-        Held<C, kShape.lanes, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held[R];
-        C max[R];
-        Exponential<typename Rows::V, Op::kExact> exponential[R];
-        Sum<C> sum[R];
+    // Every group has its rows once. One whose rows lie past the end still takes part in its warp's shuffles.
+    const int64 first = (static_cast<int64>(blockIdx.x) * kGroups + group) * R;
+    if (kShape.lanes == kWarpLanes && first >= job.rows) return;
+    typename Rows::Row row[R];
+    Held<C, kShape.lanes, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held[R];
+    C max[R];
+    Exponential<typename Rows::V, Op::kExact> exponential[R];
+    Sum<C> sum[R];
 
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            held[r].fill(-kInfinity<C>);
-            if (first + r < job.rows) {
-                row[r] = Rows::at(job, first + r);
-                held[r].load(row[r].reader, row[r].cut, lane);
-            }
-        }
+    for (int r = 0; r < R; ++r) {
+        held[r].fill(-kInfinity<C>);
+        row[r] = Rows::at(job, first + r);
+        if (first + r < job.rows) held[r].load(row[r].reader, row[r].cut, lane);
+    }
 #pragma unroll
-        for (int r = 0; r < R; ++r) max[r] = all_max_lanes<kShape.lanes>(held[r].reduce(Max()));
+    for (int r = 0; r < R; ++r) max[r] = all_max_lanes<kShape.lanes>(held[r].reduce(Max()));
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            exponential[r] = Rows::exponential_of(max[r], [&](auto transform) { held[r].transform(transform); });
-            sum[r] = total_of<Op>(held[r].template exponentials<Op::kKeepsExponentials>(exponential[r]), reduce);
-        }
+    for (int r = 0; r < R; ++r) {
+        exponential[r] = Rows::exponential_of(max[r], [&](auto transform) { held[r].transform(transform); });
+        sum[r] = total_of<Op>(held[r].template exponentials<Op::kKeepsExponentials>(exponential[r]), reduce);
+    }
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            if (first + r >= job.rows) continue;
-            const auto result = Rows::finish(max[r], exponential[r], sum[r]);
-            held[r].template write<Op>(result, row[r].writer, row[r].cut, lane);
-        }
+    for (int r = 0; r < R; ++r) {
+        if (first + r >= job.rows) continue;
+        const auto result = Rows::finish(max[r], exponential[r], sum[r]);
+        held[r].template write<Op>(result, row[r].writer, row[r].cut, lane);
     }
 }
 

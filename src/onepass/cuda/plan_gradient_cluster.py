@@ -1,0 +1,124 @@
+"""The plan for gradients in which the blocks of a cluster share a row, and tell each other its sum through their shared
+memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..problem import ITEMSIZE, Axis
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
+from .plan_cluster import cluster_scratch_bytes, cluster_sizes
+from .plan_gradient_split import (
+    block_registers,
+    build_gradient_split,
+    several_accesses,
+    slice_bytes,
+    slice_registers,
+)
+from .team_cut import TeamCut, does_not_fit, most_resident
+from .thresholds import (
+    CLUSTER_RESIDENT,
+    CLUSTER_THREADS,
+    FEW_GRADIENTS_BLOCKS,
+    FEW_GRADIENTS_ELEMENTS,
+    FEW_GRADIENTS_LENGTH,
+    FEW_GRADIENTS_THREADS,
+    GRADIENT_CLUSTER_BYTES,
+    GRADIENT_CLUSTER_SLICE_BYTES,
+    HANDED_GRADIENTS_PER_CLUSTER,
+    MULTIPROCESSORS_PER_FEW_GRADIENTS,
+    PORTABLE_CLUSTER,
+    ceil_div,
+    ceil_power,
+)
+
+# What leaves no kernel of tools/nvrtc_matrix.py with a spill.
+_EDGE_REGISTERS = 8
+
+
+def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], packs: int) -> bool:
+    """Whether rows are of the size that clusters are faster for than anything else."""
+    problem = choice.problem
+    if choice.device.most_clustered < PORTABLE_CLUSTER or choice.tuning != Tuning():
+        return False
+    # Measured of arrays that are read by packs, and computed in float32.
+    if choice.registers_per_element > 1 or not (access["wide_dy"] and access["wide_saved"]):
+        return False
+    if _row_bytes(choice) > choice.device.most_clustered * GRADIENT_CLUSTER_BYTES:
+        return False
+    held = 2 * problem.length <= 1024 * block_registers(choice)
+    if held and not (_few(choice) and problem.length >= FEW_GRADIENTS_LENGTH):
+        return False
+    cut = _best_cut(choice, access, packs, cluster_sizes(choice))
+    if cut is None or (cut.resident < CLUSTER_RESIDENT and not _few(choice)):
+        return False  # nothing would be loaded while a cluster waits
+    choice.why.append(f"{problem.rows} rows of {_row_bytes(choice)} bytes: the blocks of a cluster share each")
+    return True
+
+
+def plan_gradient_cluster(choice: Choice, access: dict[str, int | str | bool], along: Axis, packs: int) -> CudaPlan:
+    """The plan for "cluster"; refused with a reason where it cannot serve."""
+    sizes = cluster_sizes(choice)
+    cut = _best_cut(choice, access, packs, sizes)
+    if cut is None:
+        staged = choice.tuning.staged is not False
+        raise does_not_fit(choice, int(access["pack"]), packs, staged, f"a cluster of {sizes[-1]}")
+    handed = choice.tuning.handed
+    if handed is None:
+        handed = choice.problem.rows >= HANDED_GRADIENTS_PER_CLUSTER * cut.teams(choice.device)
+    return build_gradient_split(choice, "cluster", "gradient_split", access, along, replace(cut, handed=handed))
+
+
+def _row_bytes(choice: Choice) -> int:
+    """Of both arrays."""
+    return choice.problem.length * choice.kept_size
+
+
+def _few(choice: Choice) -> bool:
+    return choice.problem.rows * MULTIPROCESSORS_PER_FEW_GRADIENTS <= choice.device.multiprocessors
+
+
+def _best_cut(choice: Choice, access: dict[str, int | str | bool], packs: int, sizes: list[int]) -> TeamCut | None:
+    pack, alignment = int(access["pack"]), str(access["alignment"])
+    blocks, threads = _blocks(choice, sizes)
+    threads = choice.tuning.threads or threads
+    cuts = (_cut(choice, pack, alignment, packs, n, threads) for n in sizes if n >= blocks)
+    return next((cut for cut in cuts if cut), None)
+
+
+def _blocks(choice: Choice, sizes: list[int]) -> tuple[int, int]:
+    """Blocks of a cluster, and threads of each. More blocks may be needed to hold the row."""
+    of_few = FEW_GRADIENTS_BLOCKS * FEW_GRADIENTS_ELEMENTS
+    if _few(choice) and choice.problem.length <= of_few * FEW_GRADIENTS_THREADS:
+        threads = max(32, ceil_power(ceil_div(choice.problem.length, of_few)))
+        return min(FEW_GRADIENTS_BLOCKS, sizes[-1]), threads
+    slice_bytes = GRADIENT_CLUSTER_SLICE_BYTES[choice.kept_size > 4 or _few(choice)]
+    blocks = next((n for n in sizes if _row_bytes(choice) <= n * slice_bytes), sizes[-1])
+    return blocks, CLUSTER_THREADS
+
+
+def _cut(choice: Choice, pack: int, alignment: str, packs: int, blocks: int, threads: int) -> TeamCut | None:
+    """A row whose slices wait in so many blocks, in registers or in shared memory; None where these do not hold it."""
+    tuning, device = choice.tuning, choice.device
+    slice_packs = ceil_div(packs, blocks)
+    of_a_thread = ceil_div(slice_packs, threads)
+    registers = slice_registers(choice, pack)
+    held = of_a_thread <= registers.most_packs
+    if tuning.staged or (tuning.staged is None and not held):
+        shared_bytes = slice_bytes(choice, pack, alignment, slice_packs)
+        taken = shared_bytes + cluster_scratch_bytes(blocks, threads, ITEMSIZE[choice.problem.compute_dtype])
+        if taken > device.shared_per_block:
+            return None
+        fit = device.shared_per_multiprocessor // (taken + BLOCK_SCRATCH)
+        resident = min(fit, most_resident(choice, threads, several_accesses(choice, pack)))
+        of_a_thread = 0
+    elif held:
+        shared_bytes = 0
+        # An edge waits there, too.
+        others = registers.others + _EDGE_REGISTERS * (alignment != "whole")
+        of_registers = ceil_div(of_a_thread * registers.of_a_pack + others, 8) * 8
+        resident = min(device.registers // (of_registers * threads), device.max_threads // threads)
+    else:
+        return None
+    resident = max(1, min(resident, tuning.resident or resident))
+    return TeamCut(packs, blocks, threads, resident, of_a_thread, shared_bytes=shared_bytes, clustered=True)
