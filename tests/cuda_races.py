@@ -53,6 +53,11 @@ def _teams():
             tuning = Tuning(threads=64, blocks=2, staged=staged)
             tiles = Layout((90, 150), 0)
             cases.append(launch("strided_split", op, tiles, algorithm="strided_split", tuning=tuning))
+        tuning = Tuning(threads=64, blocks=2, clustered=True)
+        cases.append(launch("clustered tiles", op, Layout((90, 250), 0), algorithm="strided_split", tuning=tuning))
+    # Small blocks, and many: one may be there before another has begun.
+    tuning = Tuning(threads=32, blocks=8, clustered=True)
+    cases.append(launch("clustered tiles", "softmax", Layout((16, 40), 0), algorithm="strided_split", tuning=tuning))
     tuning = Tuning(threads=128, blocks=2)
     for op in ("sum", "logsumexp"):
         cases.append(launch("split_reduce", op, Layout((5, 701)), algorithm="split", tuning=tuning))
@@ -86,6 +91,9 @@ REPLACED = {
     "ptx::wait_for_cluster();": ";",
     "ptx::arrive_and_expect(arrived, kHandsOut ? sizeof(here) : sizeof(here.states));": ";",
     "ptx::wait_for_phase(arrived, phase);": "(void)phase;",
+    "ptx::arrive_and_expect(&scratch_.arrived[place()], sizeof(typename Scratch::Place));": ";",
+    "ptx::wait_for_phase(&scratch_.arrived[place()], (number_ - 1) / 2 % 2);": ";",
+    "(number_ - 1) / 2 % 2": "number_ % 2",
 }
 
 

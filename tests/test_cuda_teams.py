@@ -19,7 +19,9 @@ from helpers import FLOORS
 from simulator import Simulator, SimulatorError
 from ulp import max_ulp
 
-from onepass.cuda.plan import Tuning
+from onepass.cuda.device import by_name
+from onepass.cuda.plan import Tuning, make_cuda_plan
+from onepass.problem import make_problem
 
 ALL = {key: cuda_teams.cases(*key) for key in cuda_teams.all_kinds()}
 MANY = cuda_teams.many_blocks()
@@ -202,3 +204,30 @@ def test_slices_that_fit_nowhere_are_refused():
         launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=2, staged=False))
     with pytest.raises(ValueError, match="blocks are at work at once"):
         launch("", "sum", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=4000))
+
+
+@pytest.mark.parametrize(
+    ("op", "device", "tuning", "reason"),
+    [
+        ("softmax", "a100", {}, "sm_80 has no clusters"),
+        ("sum", "h200", {}, "nothing waits for a cluster: a reduction reads its input once"),
+        ("softmax", "h200", {"blocks": 17}, "2 to 16 blocks, not 17"),
+        ("softmax", "h200", {"blocks": 2}, "a cluster of 2 has no room for 70000 steps of 32 rows"),
+        ("softmax", "h200", {}, "a cluster of 16 has no room for 70000 steps of 32 rows"),
+    ],
+)
+def test_clusters_that_cannot_share_a_tile_are_refused(op, device, tuning, reason):
+    problem = make_problem(op, "float32", (70000, 64), (0,))
+    told = Tuning(clustered=True, **tuning)
+    with pytest.raises(ValueError, match=reason):
+        make_cuda_plan(problem, by_name(device), "strided_split", addresses=(0, 0), tuning=told)
+
+
+def test_a_cluster_has_as_many_blocks_as_a_slice_of_64_kilobytes_takes():
+    for length, blocks in ((600, 2), (2000, 4), (4096, 8), (16000, 16)):
+        problem = make_problem("softmax", "float32", (length, 64), (0,))
+        plan = make_cuda_plan(
+            problem, by_name("h200"), "strided_split", addresses=(0, 0), tuning=Tuning(clustered=True)
+        )
+        assert (plan.cluster, plan.team, plan.scratch_bytes) == (blocks, 0, 0)
+        assert plan.shared_bytes == -(-length // blocks) * 32 * 4
