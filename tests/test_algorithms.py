@@ -236,3 +236,24 @@ def test_plain_reductions_down_columns_of_any_number(op, dtype):
                 assert _engine.last_algorithm() == "strided"
             expected = getattr(reference, op)(x, 1)
             assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (width, length)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_plain_reductions_of_rows_of_one_stream_and_of_four(op, dtype):
+    """From 64 KiB on rows are read in four streams; what is left over follows. Each place counts, wherever it is."""
+    block = (64 << 10) // DTYPES[dtype].itemsize
+    for length in (block - 1, block, block + 1, 2 * block + block // 3):
+        x = np.abs(random_array((9, length), dtype, seed=length))
+        places = [0, block // 4 - 1, block // 4, block // 2 + 7, 3 * block // 4, block - 2, length - 1]
+        for row, place in enumerate(places):  # the last two rows are as they are
+            x[row, place] = (-1) ** (op == "amin") * (50000.0 if op in ("amax", "amin") else 1000.0)
+        x[1, places[4]] = np.nan
+        x[2, places[2]] = np.inf
+        out = nan_filled((9,), x.dtype)
+        getattr(onepass, op)(x, out=out)
+        assert _engine.last_algorithm() in ("row", "online", "split")
+        expected = getattr(reference, op)(x, 1)
+        assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], length
+        alone = np.array([getattr(onepass, op)(row) for row in x]).astype(np.float64)
+        np.testing.assert_array_equal(alone, out.astype(np.float64))
