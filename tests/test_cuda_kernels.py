@@ -11,7 +11,9 @@ from simulator import Simulator
 from ulp import max_ulp
 
 from onepass import reference
-from onepass.cuda.plan import Tuning
+from onepass.cuda.device import by_name
+from onepass.cuda.plan import Tuning, make_cuda_plan
+from onepass.problem import make_problem
 
 # Long enough that every thread of the algorithm has something, with a rest.
 LENGTHS = {"warp": 200, "block": 1500, "block_smem": 2600, "online": 1500, "block_uncached": 1500, "three_pass": 700}
@@ -230,3 +232,15 @@ def test_random_data_is_what_the_kernels_saw():
     """A reference computed from another array would agree with nothing."""
     case = LAUNCHES["warp", "softmax", "float32"][0]
     np.testing.assert_array_equal(case.x, random_array(case.x.shape, "float32", 3))
+
+
+def test_more_rows_than_a_grid_has_blocks_are_refused_where_each_block_has_one():
+    """And taken where a block has several, or steps on."""
+
+    def plan(algorithm):
+        return make_cuda_plan(make_problem("softmax", "float32", (1 << 31, 8), (1,)), by_name("h200"), algorithm)
+
+    with pytest.raises(ValueError, match=r"a block for 1 of its rows, and a grid has 2147483647"):
+        plan("block")
+    for algorithm in (None, "warp", "three_pass"):
+        assert plan(algorithm).blocks(8, 132) < 1 << 31
