@@ -31,7 +31,7 @@ struct Bound {
 PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const ArrayView* out_view);
 
 // call(op, x, dim, keepdim, dtype, out, algorithm): the result, or None when this call has to be planned first. One
-// that nothing but requires_grad keeps from being read is recorded (recorder.h).
+// of a tensor that requires grad is recorder.h's.
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // call with tensors read as memory alone (DataOnly), and so below.
 PyObject* call_memory(PyObject* self, PyObject* const* args, Py_ssize_t count);

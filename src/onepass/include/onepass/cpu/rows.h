@@ -10,8 +10,8 @@
 #pragma once
 
 #include "access.h"
+#include "row_reductions.h"
 #include "short_rows.h"
-#include "span.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {

@@ -6,6 +6,7 @@
 
 #include "access.h"
 #include "row_batches.h"
+#include "row_reductions.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {

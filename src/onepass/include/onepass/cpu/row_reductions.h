@@ -1,0 +1,101 @@
+// Plain reductions of one contiguous span: its sum, its largest and its smallest element.
+#pragma once
+
+#include "span.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// Four streams through a long span, 16 KiB apart: a processor looks ahead in each, as far as its page goes, and what is
+// there beyond is fetched. Calls visit(stream, Vec), and flush() after sixteen vectors of each. Returns how many
+// elements were visited: blocks of 64 KiB. Sums of 128 x 262144 float32 on a Zen 4, pages of 4 KiB, against one
+// stream: 1.2x.
+template <class T, class Visit, class Flush>
+ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& visit, Flush&& flush) {
+    constexpr std::int64_t kApart = 16384 / sizeof(T), kAhead = 4096 / sizeof(T), W = kLanes<Compute<T>>;
+    std::int64_t done = 0;
+    for (; done + 4 * kApart <= n; done += 4 * kApart) {
+        for (std::int64_t i = 0; i < kApart; i += 16 * W) {
+            const T* at = x + done + i;
+            // A stream goes on where the next block has it.
+            const T* ahead = at + kAhead + (i + kAhead < kApart ? 0 : 3 * kApart);
+            for (std::int64_t v = 0; v < 16 * W; v += W) {
+                for (int k = 0; k < 4; ++k) {
+                    if (v * static_cast<int>(sizeof(T)) % kCacheLine == 0) {
+                        __builtin_prefetch(ahead + k * kApart + v, 0, 2);
+                    }
+                    visit(k, load(at + k * kApart + v));
+                }
+            }
+            flush();
+        }
+    }
+    return done;
+}
+
+template <class T>
+inline double sum_of(const T* x, std::int64_t n) {
+    using C = Compute<T>;
+    WideSum<C> total;
+    Vec<C> streams[4] = {C(0), C(0), C(0), C(0)};
+    const std::int64_t first = visit_streams(
+        x, n,
+        [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+            if constexpr (sizeof(C) == 8) {
+                total.add(v);
+            } else {
+                streams[k] = streams[k] + v;
+            }
+        },
+        [&]() ONEPASS_INLINE_BODY {
+            if constexpr (sizeof(C) == 4) {
+                total.add((streams[0] + streams[1]) + (streams[2] + streams[3]));
+                for (Vec<C>& sum : streams) sum = C(0);
+            }
+        });
+    for (std::int64_t begin = first; begin < n; begin += kSumBlock<C>) {
+        const std::int64_t size = n - begin < kSumBlock<C> ? n - begin : kSumBlock<C>;
+        Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
+        visit_vectors(x + begin, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) ONEPASS_INLINE_BODY {
+            if constexpr (sizeof(C) == 8) {
+                total.add(v);
+            } else {
+                sum[k] = sum[k] + v;
+            }
+        });
+        if constexpr (sizeof(C) == 4) total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+    return total.value();
+}
+
+// kSign = 1: the maximum, -1: the minimum. NaN if there is one.
+template <int kSign, class T>
+inline double extreme_of(const T* x, std::int64_t n) {
+    using C = Compute<T>;
+    constexpr C worst = -kSign * kInfinity<C>;
+    Vec<C> best[4] = {worst, worst, worst, worst};
+    // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.
+    Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
+    const auto look = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { flag[k] = fma(v, Vec<C>(C(0)), flag[k]); };
+    const auto take = [&](int k, Vec<C> v)
+                          ONEPASS_INLINE_BODY { best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]); };
+    const std::int64_t first = visit_streams(
+        x, n,
+        [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+            look(k, v);
+            take(k, v);
+        },
+        [] {});
+    visit_vectors(x + first, n - first, C(0), [&](int k, std::int64_t, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
+        look(k, v);
+        take(k, lanes < kLanes<C> ? load_n(x + n - lanes, lanes, worst) : v);
+    });
+    const double sum = reduce_sum((flag[0] + flag[1]) + (flag[2] + flag[3]));
+    if (sum != sum && has_nan(x, n)) return sum;
+    const Vec<C> b = kSign > 0 ? max(max(best[0], best[1]), max(best[2], best[3]))
+                               : min(min(best[0], best[1]), min(best[2], best[3]));
+    return kSign > 0 ? reduce_max(b) : -reduce_max(Vec<C>(C(0)) - b);
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass
