@@ -33,7 +33,7 @@ def launches():
         cases.append(launch("split", op, odd, dtype, algorithm="split", tuning=Tuning(threads=128)))
         cases.append(launch("strided_split", op, Layout((3, 5000, 9), 1), dtype, algorithm="strided_split"))
         cases.append(launch("cluster", op, odd, dtype, algorithm="cluster"))
-        if op != "logsumexp" and op != "sum":
+        if op in ("softmax", "log_softmax"):
             tuning = Tuning(clustered=True)
             tiles = Layout((3, 2500, 36), 1)
             cases.append(launch("clustered tiles", op, tiles, dtype, algorithm="strided_split", tuning=tuning))

@@ -211,8 +211,7 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
     if not staged:
         if not held:
             return None
-        of_registers = ceil_div(of_a_thread * registers.of_a_pack + registers.others, 8) * 8
-        resident = min(device.registers // (of_registers * threads), most)
+        resident = min(registers.blocks(device, threads, of_a_thread), most)
         return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
     shared_bytes = of_a_thread * threads * pack * choice.kept_size
     static = cluster_scratch_bytes(blocks, threads, state_bytes(choice))

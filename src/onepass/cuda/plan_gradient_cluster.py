@@ -9,8 +9,8 @@ from ..problem import ITEMSIZE, Axis
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
 from .plan_cluster import cluster_scratch_bytes, cluster_sizes
 from .plan_gradient_split import (
-    block_registers,
     build_gradient_split,
+    fits_a_block,
     several_accesses,
     slice_bytes,
     slice_registers,
@@ -46,8 +46,7 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
         return False
     if _row_bytes(choice) > choice.device.most_clustered * GRADIENT_CLUSTER_BYTES:
         return False
-    held = 2 * problem.length <= 1024 * block_registers(choice)
-    if held and not (_few(choice) and problem.length >= FEW_GRADIENTS_LENGTH):
+    if fits_a_block(choice) and not (_few(choice) and problem.length >= FEW_GRADIENTS_LENGTH):
         return False
     cut = _best_cut(choice, access, packs, cluster_sizes(choice))
     if cut is None or (cut.resident < CLUSTER_RESIDENT and not _few(choice)):
@@ -114,10 +113,9 @@ def _cut(choice: Choice, pack: int, alignment: str, packs: int, blocks: int, thr
         of_a_thread = 0
     elif held:
         shared_bytes = 0
-        # An edge waits there, too.
-        others = registers.others + _EDGE_REGISTERS * (alignment != "whole")
-        of_registers = ceil_div(of_a_thread * registers.of_a_pack + others, 8) * 8
-        resident = min(device.registers // (of_registers * threads), device.max_threads // threads)
+        if alignment != "whole":  # an edge waits there, too
+            registers = replace(registers, others=registers.others + _EDGE_REGISTERS)
+        resident = min(registers.blocks(device, threads, of_a_thread), device.max_threads // threads)
     else:
         return None
     resident = max(1, min(resident, tuning.resident or resident))

@@ -26,6 +26,11 @@ def block_registers(choice: Choice) -> int:
     return GRADIENT_BLOCK_REGISTERS if choice.registers_per_element == 1 else GRADIENT_BLOCK_REGISTERS_OF_DOUBLES
 
 
+def fits_a_block(choice: Choice) -> bool:
+    """Whether the registers of a block hold a row of both arrays."""
+    return 2 * choice.problem.length * choice.registers_per_element <= 1024 * block_registers(choice)
+
+
 def gradient_shares_pay(choice: Choice, pack: int, alignment: str) -> str | None:
     """The algorithm of several blocks for a row, where that beats one block for each; None where it does not."""
     problem = choice.problem
@@ -37,7 +42,7 @@ def gradient_shares_pay(choice: Choice, pack: int, alignment: str) -> str | None
         choice,
         pack,
         _fewest(choice, pack, alignment, packs, 1),
-        in_registers=2 * problem.length * choice.registers_per_element <= 1024 * block_registers(choice),
+        in_registers=fits_a_block(choice),
         alone_bytes=LONE_GRADIENT_BYTES,
         alone=1 + again * (1 - kept),
         split=GRADIENT_SPLIT_COST,

@@ -78,6 +78,11 @@ class Registers:
     most_packs: int
     others: int  # besides those of the slice
 
+    def blocks(self, device: Device, threads: int, packs: int) -> int:
+        """Of so many threads with so many packs each, that a multiprocessor has registers for."""
+        of_a_thread = ceil_div(packs * self.of_a_pack + self.others, 8) * 8
+        return device.registers // (of_a_thread * threads)
+
 
 def cut_held(choice: Choice, packs: int, registers: Registers) -> TeamCut | None:
     """A row whose slices wait in registers; None where they hold too little of it."""
@@ -90,8 +95,7 @@ def cut_held(choice: Choice, packs: int, registers: Registers) -> TeamCut | None
     threads = tuning.threads or (SPLIT_THREADS if short else LONG_SPLIT_THREADS)
     blocks = tuning.blocks or ceil_div(packs, threads * per_thread)
     per_thread = ceil_div(ceil_div(packs, blocks), threads)
-    of_a_thread = ceil_div(per_thread * registers.of_a_pack + registers.others, 8) * 8
-    resident = max(1, min(device.registers // (of_a_thread * threads), device.max_threads // threads))
+    resident = max(1, min(registers.blocks(device, threads, per_thread), device.max_threads // threads))
     if per_thread > registers.most_packs or blocks > resident * device.multiprocessors:
         return None
     return TeamCut(packs, blocks, threads, resident, per_thread)

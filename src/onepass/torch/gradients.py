@@ -111,6 +111,7 @@ def _normalized(op: str) -> Any:
             y = _beneath(grad, operator, x, dim, dtype, algorithm)
             ctx.save_for_forward(y)
         else:
+            # What data.forward tries first: a call that has been planned is spared its frame, 0.15 us of 5.
             y = call_memory(number, x, dim, False, dtype, None, algorithm)
             if y is None:
                 y = data.forward(op, x, dim, False, dtype, None, algorithm)

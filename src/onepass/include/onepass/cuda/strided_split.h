@@ -165,6 +165,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 template <class Op, class In, class Out, StridedSplit kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split_reduce(
     const __grid_constant__ TeamJob<Job<kShape.kept_axes + kShape.reduced_axes, Load, Store>> job) {
+    static_assert(kShape.cluster == 0);
     using Part = TilePart<In, Out, kShape.tile(), Load, Store>;
     using C = typename Part::C;
     using State = typename Op::template State<C>;

@@ -83,14 +83,13 @@ class ClusterMemory {
 
 // What blocks that share a tile tell each other: as a cluster of kCluster, or through scratch memory (0).
 template <class State, int kStates, int kCluster>
-using TileMemory =
-    choose<(kCluster > 0), ClusterMemory<State, kStates, (kCluster > 0 ? kCluster : 1)>, TeamMemory<State, kStates>>;
+using TileMemory = choose<(kCluster > 0), ClusterMemory<State, kStates, kCluster>, TeamMemory<State, kStates>>;
 
 // Every thread brings the states of its N columns, and gets what `combine` makes of those of all steps, in all blocks.
 // Threads of the same columns share out the other blocks.
-template <class Part, class State, int N, class Combine, class Reduce, class Others>
+template <class Part, class State, int N, class Combine, class Reduce>
 __device__ __forceinline__ void reduce_team(State (&state)[N], const State& identity, Combine&& combine, Reduce& reduce,
-                                            Others& others) {
+                                            TeamMemory<State, Part::kTileRows>& others) {
     reduce(state, combine);
     others.next();
     const int column = static_cast<int>(threadIdx.x) % (Part::kTileRows / N) * N;

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
     const int lane = threadIdx.x % kShape.lanes;
     const int group = threadIdx.x / kShape.lanes;
 
-    // Every group has its rows once. One whose rows lie past the end still takes part in its warp's shuffles.
+    // Every group has its rows once. One whose rows lie past the end still takes part in the shuffles of a warp that it
+    // is not all of.
     const int64 first = (static_cast<int64>(blockIdx.x) * kGroups + group) * R;
     if (kShape.lanes == kWarpLanes && first >= job.rows) return;
     typename Rows::Row row[R];
