@@ -231,3 +231,27 @@ def test_a_cluster_has_as_many_blocks_as_a_slice_of_64_kilobytes_takes():
         )
         assert (plan.cluster, plan.team, plan.scratch_bytes) == (blocks, 0, 0)
         assert plan.shared_bytes == -(-length // blocks) * 32 * 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "dtype", "clustered"),
+    [
+        ((4096, 4096), 0, "float32", True),
+        ((2048, 128), 0, "float32", True),
+        ((2, 8192, 64), 1, "float32", True),
+        ((2047, 4096), 0, "float32", False),  # fewer steps wait in registers
+        ((16385, 4096), 0, "float32", False),  # and more not in 16 slices
+        ((4096, 4096), 0, "bfloat16", False),  # some gain, some lose
+        ((4096, 4098), 0, "float32", False),  # not in whole packs
+        ((4096, 96), 0, "float32", False),  # three tiles
+        ((1000, 4096, 16), 1, "float32", False),  # half of a tile's width are neighbours
+    ],
+    ids=str,
+)
+def test_the_planner_takes_clusters_for_tiles_as_they_were_measured(shape, dim, dtype, clustered):
+    problem = make_problem("softmax", dtype, shape, (dim,))
+    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+    assert plan.algorithm in ("strided", "strided_split")
+    assert (plan.cluster > 1) == clustered
+    without = make_cuda_plan(problem, by_name("a100"), addresses=(0, 0))
+    assert without.cluster == 1

@@ -29,7 +29,7 @@ def plan_strided(choice: Choice) -> CudaPlan:
     plain = problem.op in REDUCTIONS
     kept = _inner_last(choice.kept_axes)
     pack = tuning.pack or _strided_pack(choice, kept)
-    if choice.algorithm is None and clusters_pay(choice, pack):
+    if choice.algorithm is None and clusters_pay(choice, kept, pack):
         return plan_strided_split(replace(choice, tuning=clustered_tuning(choice)), kept, pack)
     if choice.algorithm != "strided_split" and not plain and tuning.staged is None and problem.length:
         held = plan_strided_held(choice, kept, pack)

@@ -182,10 +182,14 @@ def _in_even_rounds(tiles: int, length: int, fewest: int, at_once: int) -> int:
     return next((blocks for blocks in allowed if steps(blocks) <= 1.02 * best), fewest)
 
 
-def clusters_pay(choice: Choice, pack: int) -> bool:
-    """Whether the blocks of a cluster, which share a tile, beat any other way. Measured of float32 in whole packs."""
+def clusters_pay(choice: Choice, kept: tuple[Axis, ...], pack: int) -> bool:
+    """Whether the blocks of a cluster, which share a tile, beat any other way. Measured of float32 in whole packs, four
+    tiles or more, whose rows are neighbours."""
     measured = choice.elementwise and choice.kept_size == choice.y_size == 4 and choice.registers_per_element == 1
     if not measured or pack != ACCESS_BYTES // 4 or choice.tuning != Tuning():
+        return False
+    tile = TILE_BYTES[0] // choice.kept_size
+    if kept[-1].size < tile or choice.problem.rows < 4 * tile:
         return False
     shortest, _, longest = CLUSTERED_STEPS
     return shortest <= choice.problem.length <= longest and choice.device.most_clustered >= CLUSTERED_TILE_BLOCKS
