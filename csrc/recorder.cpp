@@ -29,7 +29,9 @@ PyObject* by_operator(long op, PyObject* const* args) {
     if (args[4] != Py_None || args[6] != Py_None || !PyLong_CheckExact(args[2])) return nullptr;
     PyObject* function = PyTuple_GetItem(recorder.operators, op);
     PyObject* y = PyObject_Vectorcall(function, args + 1, op == kLogsumexp ? 3 : 2, nullptr);
-    if (!y && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();  // what it refuses onepass refuses in its words
+    // What it refuses onepass refuses in its own words; of memory that is not there, say, torch has said enough.
+    if (!y && (PyErr_ExceptionMatches(PyExc_IndexError) || PyErr_ExceptionMatches(PyExc_NotImplementedError)))
+        PyErr_Clear();
     return y;
 }
 
