@@ -41,6 +41,10 @@ def launches():
         for handed in (False, True):
             tuning = Tuning(blocks=blocks, staged=staged, handed=handed)
             cases.append(launch("cluster", "softmax", Layout((40, 40001)), algorithm="cluster", tuning=tuning))
+    for dtype, op in (("float32", "softmax"), ("bfloat16", "softmax"), ("bfloat16", "log_softmax")):
+        for staged, parts in ((False, None), (True, 1)):
+            tuning = Tuning(blocks=8, threads=128, staged=staged, handed=False, parts=parts)
+            cases.append(launch("cluster", op, Layout((40, 40001)), dtype, algorithm="cluster", tuning=tuning))
     for parts in (4, 7):
         tuning = Tuning(blocks=5, staged=True, parts=parts)
         cases.append(launch("split", "softmax", Layout((5, 70001)), algorithm="split", tuning=tuning))

@@ -16,6 +16,7 @@ from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 from simulator import Simulator
 
 from onepass.cuda.device import by_name
+from onepass.cuda.kernel_plan import ONCE
 from onepass.cuda.plan import Tuning, make_cuda_plan
 from onepass.problem import make_problem
 
@@ -83,7 +84,7 @@ def machine(request):
 
 @pytest.mark.parametrize("key", ALL, ids=" in ".join)
 def test_every_layout(machine, key):
-    """One cluster that takes every row, and three."""
+    """Of those that take rows: one cluster for all, and three."""
     for case in ALL[key]:
         assert (case.plan.algorithm, case.plan.cluster, case.plan.team, case.plan.reads) == ("cluster", 3, 0, 1)
         assert bool(case.plan.shared_bytes) == key[1].startswith("shared memory")
@@ -146,55 +147,82 @@ def test_refused_with_a_reason(shape, device, tuning, reason):
         plan(shape, device, **tuning)
 
 
+ONE_BLOCK = "one block, or blocks that meet in memory"
+
+
 @pytest.mark.parametrize(
-    ("shape", "dtype", "blocks"),
+    ("shape", "dtype", "expected"),
     [
-        # Few rows of 64 to 256 KiB: as many blocks each as are at work at once.
-        ((1, 32768), "float32", 8),
-        ((64, 32768), "float32", 8),
-        ((512, 20000), "float32", 2),
-        ((128, 32768), "bfloat16", 8),
-        ((8, 50257), "float32", 8),
-        # Rows that are handed out: more and smaller blocks for longer ones.
-        ((256, 32768), "float32", 8),
-        ((512, 65536), "bfloat16", 8),
-        ((4096, 40000), "bfloat16", 4),
-        ((4096, 50256), "bfloat16", 8),
-        ((8192, 40000), "float32", 8),
-        ((4096, 50257), "float32", 8),
-        ((4096, 65536), "float32", 16),
-        ((4096, 128256), "bfloat16", 16),
-        ((64, 128256), "bfloat16", 16),
-        ((1, 128256), "bfloat16", 16),
-        ((32, 128256), "float32", 16),
-        ((128, 262144), "float32", 16),
-        ((8192, 262144), "bfloat16", 16),
-        # Rows of which shared memory has room for two: two blocks each, and their registers.
-        ((4096, 20000), "float32", 2),
-        ((600, 24001), "float32", 2),
-        ((4096, 17000), "float32", 1),
-        ((4096, 26000), "float32", 1),
-        ((4096, 32768), "bfloat16", 1),
-        ((512, 32768), "bfloat16", 1),
-        # More rows, rows of another size, rows off the boundaries of packs.
-        ((1024, 32768), "float32", 1),
-        ((64, 8192), "float32", 1),
-        ((128, 16384), "float32", 1),
-        ((1, 128256), "float32", 1),
-        ((8, 128256), "float32", 1),
-        ((1, 262144), "bfloat16", 1),
-        ((128, 524288), "float32", 1),
-        ((4096, 600000), "bfloat16", 1),
-        ((64, 50257), "float32", 1),
-        ((4096, 50257), "bfloat16", 1),
-        ((8, 32768), "float64", 1),
-        ((4096, 32768), "float64", 1),
+        # A row for each cluster, in registers: blocks as many as hold it, more of them where rows are few.
+        ((4096, 16384), "float32", "4 of 128, registers"),
+        ((4096, 20000), "float32", "4 of 128, registers"),
+        ((4096, 24001), "float32", "8 of 128, registers"),
+        ((128, 32728), "float32", "8 of 128, registers"),
+        ((8192, 40000), "float32", "8 of 128, registers"),
+        ((4096, 65536), "float32", "16 of 128, registers"),
+        ((4096, 16384), "bfloat16", "2 of 128, registers"),
+        ((16384, 32768), "bfloat16", "4 of 128, registers"),
+        ((4096, 32769), "bfloat16", "4 of 128, registers"),
+        ((4096, 40000), "bfloat16", "8 of 128, registers"),
+        ((128, 16384), "bfloat16", "4 of 128, registers"),
+        ((64, 32768), "bfloat16", "8 of 128, registers"),
+        ((4096, 8200), "bfloat16", "2 of 128, registers"),
+        ((512, 10000), "float32", "2 of 128, registers"),
+        ((49152, 8192), "float32", "2 of 256, registers"),
+        ((1024, 50257), "bfloat16", "8 of 128, registers"),
+        ((64, 65536), "bfloat16", "8 of 128, registers"),
+        ((512, 50257), "bfloat16", "8 of 128, registers"),
+        ((8, 128256), "bfloat16", "16 of 128, registers"),
+        ((1, 32768), "float32", "16 of 128, registers"),
+        ((64, 16384), "float32", "8 of 128, registers"),
+        ((8, 8192), "float32", "8 of 128, registers"),
+        ((8, 50257), "float32", "16 of 128, registers"),
+        ((300, 50257), "float32", "16 of 128, registers"),
+        ((1, 128256), "float32", "16 of 256, registers"),
+        ((16, 128256), "float32", "16 of 256, registers"),
+        # Or in shared memory.
+        ((4096, 50256), "bfloat16", "8 of 128, shared memory"),
+        ((32768, 65536), "bfloat16", "8 of 128, shared memory"),
+        ((4096, 80000), "bfloat16", "8 of 128, shared memory"),
+        ((4096, 128256), "bfloat16", "16 of 128, shared memory"),
+        ((64, 128256), "bfloat16", "16 of 128, shared memory"),
+        ((8192, 262144), "bfloat16", "16 of 128, shared memory"),
+        ((32, 128256), "float32", "16 of 256, shared memory"),
+        # Rows that are handed out.
+        ((4096, 48000), "float32", "8 of 128, handed out"),
+        ((4096, 50257), "float32", "8 of 128, handed out"),
+        ((4096, 128256), "float32", "16 of 128, handed out"),
+        ((100, 128256), "float32", "16 of 128, handed out"),
+        ((128, 262144), "float32", "16 of 256, handed out"),
+        ((4096, 100001), "bfloat16", "8 of 128, handed out"),
+        ((4096, 500000), "bfloat16", "16 of 256, handed out"),
+        # Shorter rows, longer ones, rows off the boundaries of packs, rows that wait as float64.
+        ((64, 8192), "float32", ONE_BLOCK),
+        ((64, 7168), "float32", ONE_BLOCK),
+        ((4096, 8192), "float32", ONE_BLOCK),
+        ((8, 8192), "bfloat16", ONE_BLOCK),
+        ((1, 262144), "bfloat16", ONE_BLOCK),
+        ((128, 524288), "float32", ONE_BLOCK),
+        ((4096, 600000), "bfloat16", ONE_BLOCK),
+        ((4096, 50257), "bfloat16", ONE_BLOCK),
+        ((8, 32768), "float64", ONE_BLOCK),
+        ((4096, 32768), "float64", ONE_BLOCK),
     ],
 )
-def test_chosen_where_it_was_measured_to_pay(shape, dtype, blocks):
+def test_chosen_where_it_was_measured_to_pay(shape, dtype, expected):
     problem = make_problem("softmax", dtype, shape, (1,))
-    assert make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).cluster == blocks
+    chosen = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+    waits = "handed out" if chosen.hands_out else "shared memory" if chosen.shared_bytes else "registers"
+    clusters = f"{chosen.cluster} of {chosen.threads}, {waits}"
+    assert (clusters if chosen.cluster > 1 else ONE_BLOCK) == expected
     assert make_cuda_plan(problem, by_name("a100"), addresses=(0, 0)).cluster == 1
+
+
+def test_log_softmax_of_16_bits_holds_less():
+    """4096x40000: its exponentials are computed twice."""
+    for op, hands_out in (("softmax", False), ("log_softmax", True)):
+        problem = make_problem(op, "bfloat16", (4096, 40000), (1,))
+        assert make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).hands_out == hands_out
 
 
 @pytest.mark.parametrize("device", ["h200", "b200", "rtx5090"])
@@ -210,12 +238,16 @@ def test_a_cluster_fits_the_device(device):
                     assert op == "softmax" and length * 4 > room
                     continue
                 assert 2 <= cluster.cluster <= described.most_clustered
-                assert cluster.units == 100 * cluster.cluster and cluster.waves == 1
+                assert cluster.units == 100 * cluster.cluster
+                assert cluster.waves == (1 if cluster.hands_out else ONCE)
                 resident = cluster.resident(described)
                 assert resident * cluster.threads <= described.max_threads
                 assert resident * (cluster.shared_bytes + 1024) <= described.shared_per_multiprocessor
                 grid = cluster.blocks(resident, described.multiprocessors)
-                assert grid % cluster.cluster == 0 and 0 < grid <= resident * described.multiprocessors
+                if cluster.hands_out:
+                    assert grid % cluster.cluster == 0 and 0 < grid <= resident * described.multiprocessors
+                else:
+                    assert grid == cluster.units
 
 
 def test_a_plan_says_what_it_is():

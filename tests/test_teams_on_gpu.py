@@ -20,7 +20,8 @@ CASES = {
     "few rows": ((8, 300000), "softmax", "split"),
     "few odd rows": ((7, 200003), "log_softmax", "split"),
     "as many rows as are on the chip at once, and more": ((70, 600001), "softmax", "split"),
-    "rows that clusters take as they are ready for them": ((600, 50400), "log_softmax", "cluster"),
+    "a cluster for each row, in registers": ((210, 20001), "softmax", "cluster"),
+    "rows that clusters take as they are ready for them": ((100, 128256), "log_softmax", "cluster"),
     "rows in shared memory": ((20, 1 << 20), "log_softmax", "split"),
     "a row longer than the chip holds": ((1, (1 << 25) + 3), "softmax", "stream"),
     "sums of few rows": ((3, 1 << 20), "sum", "split"),
@@ -42,6 +43,8 @@ def torch():
     return pytest.importorskip("torch")
 
 
+# Of 16-bit elements one block holds as many columns as that.
+ALONE = {("columns that clusters of eight share", dtype) for dtype in ("float16", "bfloat16")}
 # The reference takes its time: of large arrays two types.
 _LARGE = 1 << 22
 TIERS = [
@@ -55,6 +58,7 @@ TIERS = [
 def test_every_tier(torch, name, dtype):
     shape, op, algorithm, *dim = CASES[name]
     dim = dim[0] if dim else -1
+    algorithm = "strided" if (name, dtype) in ALONE else algorithm
     x = to_gpu(random_array(shape, dtype, sigma=3))
     y = getattr(onepass, op)(x, dim=dim)
     assert _engine.last_algorithm() in ({algorithm, "stream"} if dtype == "float64" else {algorithm})
@@ -74,14 +78,17 @@ CLUSTERS = {
     "a number that is no power of two": ((20, 100003), "softmax", {"blocks": 6, "staged": True}),
     "logarithms of sums": ((100, 128257), "logsumexp", {}),
     "sums": ((100, 128257), "sum", {"blocks": 16}),
+    "small blocks": ((70, 40001), "softmax", {"blocks": 8, "threads": 128, "staged": False}),
+    "small blocks in shared memory": ((70, 57344), "log_softmax", {"blocks": 8, "threads": 128, "staged": True}),
+    "rows that are handed out": ((100, 50400), "softmax", {"blocks": 16, "threads": 128, "handed": True}),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_clusters(torch, name, dtype):
-    if (name, dtype) == ("in registers", "float64"):
-        pytest.skip("registers of 8 blocks hold half as many")
+    if name in ("in registers", "small blocks") and dtype == "float64":
+        pytest.skip("registers of 8 blocks hold a quarter as many")
     shape, op, told = CLUSTERS[name]
     x = to_gpu(random_array(shape, dtype, sigma=3))
     run = prepare(op, x, algorithm="cluster", tuning=Tuning(**told))
@@ -115,7 +122,7 @@ def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
             assert torch.equal(getattr(onepass, op)(x, dim=dim), first), (shape, op)
 
 
-@pytest.mark.parametrize(("rows", "length", "algorithm"), [(1, 1 << 20, "split"), (600, 50400, "cluster")])
+@pytest.mark.parametrize(("rows", "length", "algorithm"), [(1, 1 << 20, "split"), (100, 128256, "cluster")])
 def test_two_streams_at_once(torch, rows, length, algorithm):
     """Launches that each want the whole GPU take turns, and share nothing: no state, no count of rows."""
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -133,7 +140,7 @@ def test_two_streams_at_once(torch, rows, length, algorithm):
         assert all(torch.equal(y, right) for y in results)
 
 
-@pytest.mark.parametrize("shape", [(1, 1 << 20), (600, 50400)])
+@pytest.mark.parametrize("shape", [(1, 1 << 20), (100, 128256)])
 def test_graphs_captured_on_one_stream_replayed_on_two(torch, shape):
     xs = [torch.randn(shape, device="cuda") for _ in range(2)]
     expected = [onepass.softmax(x) for x in xs]

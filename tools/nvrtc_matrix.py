@@ -55,8 +55,21 @@ def problems() -> Iterator[tuple]:
         yield "softmax", dtype, dtype, (4096, 1000), 1, None, unknown
         for shape, dim in (((32, 256, 3136), 1), ((4096, 4096), 0), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
             yield "softmax", dtype, dtype, shape, dim, None, known
-    for length in (17001, 20000, 20001):  # of which shared memory has room for three, or for two
-        yield "softmax", "float32", "float32", (4096, length), 1, None, known
+    for op in ("softmax", "log_softmax"):  # a cluster for each row, in registers and in shared memory
+        for rows, length in ((8, 8192), (8, 12001), (8, 32768), (16, 131070), (64, 17001), (300, 50257)):
+            yield op, "float32", "float32", (rows, length), 1, None, known
+        for length in (17001, 20000, 20477, 24000, 28001, 40957, 57344, 57345, 80000, 81917):
+            yield op, "float32", "float32", (4096, length), 1, None, known
+        for rows, length in ((64, 16384), (64, 65535), (512, 57343), (8, 128255), (64, 32769), (64, 262144)):
+            yield op, "bfloat16", "bfloat16", (rows, length), 1, None, known
+        for length in (16385, 24001, 32767, 32768, 48000, 65536, 131072, 200000):
+            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, known
+        for dtype in ("float32", "bfloat16", "float16"):
+            for shape in ((4096, 32768), (64, 20000), (64, 32767), (8, 65536)):
+                yield op, dtype, dtype, shape, 1, None, unknown
+        for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "bfloat16")):
+            for shape in ((4096, 32768), (64, 32767), (4096, 65536), (64, 65535)):
+                yield op, dtype, result, shape, 1, "cluster", known
     for op in ("softmax", "log_softmax"):  # clusters of 4 to 16 blocks, slices of one to four parts
         for length in (40000, 40001, 50256, 65536, 128256, 128257):
             yield op, "float32", "float32", (4096, length), 1, None, known

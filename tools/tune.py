@@ -65,8 +65,10 @@ def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[objec
         yield "block_uncached", {"threads": THREADS, "resident": (None, 1, 2, 3), "kept": (None, 0)}
     yield "split", {"staged": (False, True), "threads": THREADS[1:], "blocks": (None, *blocks)}
     yield "split", {"staged": (True,), "threads": THREADS[1:], "resident": (1, 2, 3, 4)}
-    handed = (False, True) if op in GRADIENTS else (None,)
-    yield "cluster", {"staged": (False, True), "threads": THREADS[1:], "blocks": (2, 4, 8, 16), "handed": handed}
+    clusters = {"threads": THREADS, "blocks": (2, 4, 8, 16), "handed": (False, True)}
+    yield "cluster", {"staged": (False, True), **clusters}
+    if op not in GRADIENTS:
+        yield "cluster", {"staged": (True,), "parts": (1, 2), **clusters}
     yield "stream", {"threads": THREADS[2:], "blocks": (None, *blocks)}
     yield "strided", {"threads": THREADS, "across": (None, 2, 4, 8, 16, 32), "staged": (None, False, True)}
     yield (

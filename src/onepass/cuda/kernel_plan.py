@@ -113,7 +113,7 @@ class Tuning:
     staged: bool | None = None
     blocks: int | None = None  # per row, split, cluster and stream
     parts: int | None = None  # of a slice of split or cluster that waits in shared memory
-    handed: bool | None = None  # clusters take rows as they are ready for them
+    handed: bool | None = None  # clusters take rows as they are ready for them; False: each has one
     clustered: bool | None = None  # blocks that share a tile are a cluster, strided_split
 
 
@@ -162,9 +162,10 @@ class CudaPlan:
         units = -(-self.units // self.units_per_block // self.cluster) * self.cluster
         if self.team:
             return min(units, max(1, resident // self.team)) * self.team
-        if self.cluster > 1:  # as many as fit, if no multiprocessor is left over
-            return min(units, max(1, resident // self.cluster) * self.cluster * self.waves)
-        return units if self.waves == ONCE else min(units, resident * self.waves)
+        if self.waves == ONCE:
+            return units
+        # Clusters: as many as fit, if no multiprocessor is left over.
+        return min(units, max(1, resident // self.cluster) * self.cluster * self.waves)
 
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
@@ -319,9 +320,10 @@ def build(
     if choice.load.type != DIRECT or choice.store.type != DIRECT:
         arguments += [choice.load.type, choice.store.type]
     arrays = len(dtypes)
-    if waves == ONCE and -(-units // units_per_block) > MOST_BLOCKS:
-        raise choice.refuse(f"it takes a block for {units_per_block} of its rows, and a grid has {MOST_BLOCKS}")
     cluster = team.blocks if team and team.scratch_bytes == 0 else 1
+    if waves == ONCE and -(-units // units_per_block) * cluster > MOST_BLOCKS:
+        blocks = "a block" if cluster == 1 else f"{cluster} blocks"
+        raise choice.refuse(f"it takes {blocks} for {units_per_block} of its rows, and a grid has {MOST_BLOCKS}")
     layout = [
         n
         for axis in axes
@@ -338,7 +340,7 @@ def build(
         shared_bytes=shared_bytes,
         units=units * cluster if problem.length or not choice.elementwise else 0,
         units_per_block=units_per_block,
-        waves=1 if cluster > 1 else waves,
+        waves=waves,
         arrays=arrays,
         words=(
             problem.rows,

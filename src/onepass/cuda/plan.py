@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, build
-from .plan_cluster import cluster_pays, pair_pays, plan_cluster, plan_pair
+from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
@@ -97,13 +97,11 @@ def make_cuda_plan(
     pack, alignment = _row_pack(choice)
     shared = algorithm
     if algorithm is None:
-        shared = "cluster" if cluster_pays(choice, alignment) else sharing_algorithm(choice, pack, alignment)
+        shared = "cluster" if cluster_pays(choice, pack, alignment) else sharing_algorithm(choice, pack, alignment)
     if shared in SPLIT_ALGORITHMS:
         return plan_split(choice, shared, pack, alignment)
     if shared == "cluster":
         return plan_cluster(choice, pack, alignment)
-    if shared is None and pair_pays(choice):
-        return plan_pair(choice, pack, alignment)
     plan_rows = _plan_reduction if problem.op in REDUCTIONS else _plan_rows
     return plan_rows(choice, pack, alignment)
 

@@ -9,50 +9,127 @@ from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
 from .plan_split import build_split, part_packs, split_registers, state_bytes
 from .team_cut import TeamCut, does_not_fit, most_resident
 from .thresholds import (
-    BLOCK_REGISTERS,
+    BLOCK_LENGTH,
     CLUSTER_BLOCKS_PER_MULTIPROCESSOR,
-    CLUSTER_LENGTH,
-    CLUSTER_REGISTERS,
+    CLUSTER_HELD,
     CLUSTER_RESIDENT,
-    CLUSTER_ROW_BYTES,
-    CLUSTER_ROWS_PER_MULTIPROCESSOR,
     CLUSTER_THREADS,
-    CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR,
+    FEW_BLOCKS_PER_MULTIPROCESSOR,
+    FEW_CLUSTERED_PER_MULTIPROCESSOR,
+    FEW_ROWS_EACH_HALVES,
     FEWEST_HANDED_BYTES,
-    HANDED_ROWS_PER_CLUSTER,
+    FEWEST_LOG_HALVES,
     HANDED_SLICE_BYTES,
     HANDED_THREADS,
+    LARGE_CLUSTER,
+    LARGE_CLUSTER_SLICE,
     LONE_THREADS,
     LONG_CLUSTER_PACKS,
     LONG_CLUSTER_THREADS,
+    LONGEST_BLOCK_LENGTH,
+    LONGEST_ROW_EACH,
     MOST_BLOCK_REGISTERS,
     MOST_BYTES_OF_FEWEST_HANDED_ROWS,
     MOST_HANDED_BYTES,
-    MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW,
-    MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW,
+    MOST_ROWS_PER_MULTIPROCESSOR,
     MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS,
+    MULTIPROCESSORS_PER_FEWEST_ROWS_EACH,
     MULTIPROCESSORS_PER_HANDED_ROW,
-    PAIR_THREADS,
-    PAIRED_ROWS_PER_MULTIPROCESSOR,
+    PARTED_PACKS,
     PORTABLE_CLUSTER,
+    ROW_EACH_HALVES,
+    ROW_EACH_HELD,
+    ROW_EACH_THREADS,
+    ROWS_HANDED_THAT_FIT,
+    SMALL_CLUSTER,
+    SPREAD_PACKS,
     ceil_div,
     floor_power,
 )
 
 # What the counter of cluster_exchange.h holds.
 MOST_HANDED_ROWS = (1 << 32) - (1 << 16)
+# What kernels with four parts to a slice take: that hand out rows, that compute exponentials twice.
 _HANDED_REGISTERS = 72
+_LOG_REGISTERS = 80
+# And an edge beside more packs than that.
+_EDGE_REGISTERS = 16
+_MOST_PACKS_BESIDE_EDGE = 8
+_SIZES = (2, 4, 8, 16)  # those to choose from divide the multiprocessors of a GPU's parts
 
 
-def cluster_pays(choice: Choice, alignment: str) -> bool:
+def cluster_pays(choice: Choice, pack: int, alignment: str) -> bool:
     """Whether rows are of the size that clusters are faster for than anything else."""
-    if choice.device.most_clustered < PORTABLE_CLUSTER or not choice.elementwise or choice.kept_size > 4:
-        return False
-    if not _handing_out_pays(choice, alignment) and not _few_rows_pay(choice, alignment):
+    if _measured(choice, pack, alignment) is None:
         return False
     bytes_of_row = choice.problem.length * choice.kept_size
     choice.why.append(f"{choice.problem.rows} rows of {bytes_of_row} bytes: the blocks of a cluster share each")
     return True
+
+
+def _measured(choice: Choice, pack: int, alignment: str) -> Tuning | None:
+    """The clusters that are; None without any, where rows are read once or computed in float64, or with a tuning."""
+    if choice.tuning != Tuning() or not choice.elementwise or choice.registers_per_element > 1:
+        return None
+    if choice.device.most_clustered < PORTABLE_CLUSTER:
+        return None
+    each = _row_each(choice, pack, alignment)
+    return each or (_handed_tuning(choice) if _handing_out_pays(choice, alignment) else None)
+
+
+def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
+    """Clusters of small blocks that have one row each: the hardware begins the next as another is over."""
+    multiprocessors, wide = choice.device.multiprocessors, choice.kept_size == 4
+    rows, length = choice.problem.rows, choice.problem.length
+    fewest = rows * MULTIPROCESSORS_PER_FEWEST_ROWS_EACH <= multiprocessors
+    if length <= BLOCK_LENGTH:
+        if not wide or length <= LONGEST_BLOCK_LENGTH:
+            return None
+        if rows >= MOST_ROWS_PER_MULTIPROCESSOR * multiprocessors:
+            return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=False, handed=False)
+        if not fewest:
+            return None
+
+    def held(blocks: int) -> int:  # elements of a thread
+        return ceil_div(ceil_div(length // pack, blocks), ROW_EACH_THREADS) * pack
+
+    sizes = [n for n in _SIZES if n <= choice.device.most_clustered and held(n) <= ROW_EACH_HELD[choice.kept_size]]
+    if not sizes:
+        return _long_row_each(choice, fewest, alignment)
+    # What few blocks have to do is spread over more of them, as long as there is enough for each.
+    blocks = sizes[0]
+    for n in sizes[1:]:
+        at_once = FEW_BLOCKS_PER_MULTIPROCESSOR[n > PORTABLE_CLUSTER] * multiprocessors
+        if rows * n <= at_once and held(n) >= SPREAD_PACKS[n > PORTABLE_CLUSTER] * pack:
+            blocks = n
+    tuning = Tuning(blocks=blocks, threads=ROW_EACH_THREADS, staged=False, handed=False)
+    few = rows <= FEW_CLUSTERED_PER_MULTIPROCESSOR * multiprocessors
+    if wide:
+        return tuning if few or blocks < LARGE_CLUSTER or length >= blocks * LARGE_CLUSTER_SLICE else None
+    few_blocks = rows * blocks <= FEW_BLOCKS_PER_MULTIPROCESSOR[0] * multiprocessors
+    few_held = few and blocks < LARGE_CLUSTER and held(blocks) <= FEW_ROWS_EACH_HALVES
+    if few_blocks or few_held or blocks <= SMALL_CLUSTER:
+        return tuning
+    if alignment != "whole":
+        return None
+    if blocks < LARGE_CLUSTER and choice.problem.op == "softmax" and held(blocks) <= ROW_EACH_HALVES:
+        return tuning
+    if held(PORTABLE_CLUSTER) <= FEWEST_LOG_HALVES:
+        return None
+    parted = blocks == LARGE_CLUSTER and held(PORTABLE_CLUSTER) <= PARTED_PACKS * pack
+    return replace(tuning, blocks=PORTABLE_CLUSTER if parted else blocks, staged=True, parts=None if parted else 1)
+
+
+def _long_row_each(choice: Choice, fewest: bool, alignment: str) -> Tuning | None:
+    """The same of rows that the registers of such blocks do not hold."""
+    length = choice.problem.length
+    if choice.device.most_clustered < LARGE_CLUSTER or length > LONGEST_ROW_EACH[choice.kept_size]:
+        return None
+    if choice.kept_size == 4:
+        return Tuning(blocks=LARGE_CLUSTER, threads=CLUSTER_THREADS, staged=False, handed=False) if fewest else None
+    if fewest or alignment != "whole":
+        return None
+    return Tuning(blocks=LARGE_CLUSTER, threads=ROW_EACH_THREADS, staged=True, handed=False)
 
 
 def _handing_out_pays(choice: Choice, alignment: str) -> bool:
@@ -68,7 +145,7 @@ def _handing_out_pays(choice: Choice, alignment: str) -> bool:
     if choice.kept_size == 4:
         return choice.problem.length > LONE_THREADS * MOST_BLOCK_REGISTERS  # a block holds shorter ones in registers
     # One of which shared memory has room for two is for a block if it starts off the boundaries of packs.
-    return _rows_that_fit(choice) <= PAIRED_ROWS_PER_MULTIPROCESSOR - (alignment != "whole")
+    return _rows_that_fit(choice) <= ROWS_HANDED_THAT_FIT - (alignment != "whole")
 
 
 def _handed_tuning(choice: Choice) -> Tuning | None:
@@ -84,7 +161,7 @@ def _handed_tuning(choice: Choice) -> Tuning | None:
     if blocks > choice.device.most_clustered:
         return None
     small = row_bytes <= blocks * HANDED_SLICE_BYTES[blocks] and not _all_at_once(choice)
-    return Tuning(blocks=blocks, threads=HANDED_THREADS if small else CLUSTER_THREADS)
+    return Tuning(blocks=blocks, threads=HANDED_THREADS if small else CLUSTER_THREADS, staged=True)
 
 
 def _all_at_once(choice: Choice) -> bool:
@@ -92,59 +169,19 @@ def _all_at_once(choice: Choice) -> bool:
     return choice.problem.rows * MULTIPROCESSORS_PER_HANDED_ROW[choice.kept_size] <= choice.device.multiprocessors
 
 
-def _few_rows_pay(choice: Choice, alignment: str) -> bool:
-    """Whether rows are as few that a cluster for each is faster than a block."""
-    rows, length, multiprocessors = choice.problem.rows, choice.problem.length, choice.device.multiprocessors
-    if length * choice.kept_size < CLUSTER_ROW_BYTES or length > CLUSTER_LENGTH:
-        return False
-    if rows > CLUSTER_ROWS_PER_MULTIPROCESSOR * multiprocessors:
-        return False
-    if alignment != "whole" and rows > multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW:
-        return False
-    small = choice.kept_size == 2 and _rows_that_fit(choice) > PAIRED_ROWS_PER_MULTIPROCESSOR
-    if small and rows > CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR * multiprocessors:
-        return False
-    # A block holds rows of 16-bit elements of that size in shared memory.
-    held = LONE_THREADS * BLOCK_REGISTERS if choice.kept_size == 4 else 0
-    return length > held or rows <= multiprocessors // MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW
-
-
-def pair_pays(choice: Choice) -> bool:
-    """Whether two blocks that hold a row in their registers are faster than one that keeps it in shared memory."""
-    length = choice.problem.length
-    return (
-        choice.tuning == Tuning()
-        and choice.device.most_clustered > 1
-        and choice.elementwise
-        and choice.x_size == choice.kept_size == 4
-        and choice.registers_per_element == 1
-        and LONE_THREADS * BLOCK_REGISTERS < length <= 2 * PAIR_THREADS * CLUSTER_REGISTERS[4]
-        and _rows_that_fit(choice) == PAIRED_ROWS_PER_MULTIPROCESSOR
-    )
-
-
 def _rows_that_fit(choice: Choice) -> int:
     """Rows that the shared memory of a multiprocessor has room for."""
     return choice.device.shared_per_multiprocessor // (choice.problem.length * choice.kept_size)
 
 
-def plan_pair(choice: Choice, pack: int, alignment: str) -> CudaPlan:
-    """A cluster of two blocks for each row."""
-    choice.why.append(
-        f"a multiprocessor's memory has room for {PAIRED_ROWS_PER_MULTIPROCESSOR} rows: a pair of blocks for each"
-    )
-    tuning = Tuning(blocks=2, threads=PAIR_THREADS, staged=False)
-    return plan_cluster(replace(choice, tuning=tuning), pack, alignment)
-
-
 def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     """The plan for "cluster"; refused with a reason where it cannot serve."""
-    if choice.problem.rows > choice.device.multiprocessors or not _few_rows_pay(choice, alignment):
-        choice = replace(choice, tuning=_handed_tuning(choice) or choice.tuning)
+    tuning = _measured(choice, pack, alignment) or _handed_tuning(choice) or choice.tuning
+    choice = replace(choice, tuning=tuning)
     sizes = cluster_sizes(choice)
     packs = max(1, choice.problem.length // pack)
     cut_row = _cut_waiting if choice.elementwise else _cut_read_once
-    cuts = [cut for n in sizes if (cut := cut_row(choice, pack, packs, n))]
+    cuts = [cut for n in sizes if (cut := cut_row(choice, pack, alignment, packs, n))]
     if not cuts:
         raise does_not_fit(choice, pack, packs, choice.tuning.staged is not False, f"a cluster of {sizes[-1]}")
     # As many blocks as are at work at once, and leave room for more than one on a multiprocessor: while one waits for
@@ -153,10 +190,10 @@ def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     fewest = min(PORTABLE_CLUSTER, floor_power(max(1, at_once)))
     cut = next((cut for cut in cuts if cut.blocks >= fewest and cut.resident >= CLUSTER_RESIDENT), cuts[-1])
     cut = replace(cut, handed=_hands_out(choice, cut))
-    if cut.handed and cut.parts > (3 if alignment == "whole" else 2):
-        # 64 registers each are too few for the totals of so many parts beside what handing out takes: they spill.
-        most = choice.device.registers // (_HANDED_REGISTERS * cut.threads)
-        cut = replace(cut, resident=min(cut.resident, most))
+    if cut.parts > (2 if cut.handed and alignment != "whole" else 3):
+        # 64 registers each are too few for the totals of so many parts: they spill.
+        of_a_thread = _HANDED_REGISTERS if cut.handed else _LOG_REGISTERS if choice.problem.op == "log_softmax" else 64
+        cut = replace(cut, resident=min(cut.resident, choice.device.registers // (of_a_thread * cut.threads)))
     if not choice.elementwise:
         return build_split(
             choice, "cluster", "split_reduce" if choice.problem.op in REDUCTIONS else "stream", pack, alignment, cut
@@ -165,16 +202,14 @@ def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
 
 
 def _hands_out(choice: Choice, cut: TeamCut) -> bool:
-    """Whether clusters take rows as they are ready for them, rather than as many each."""
+    """Whether clusters take rows as they are ready for them, rather than one each."""
     if choice.tuning.handed is not None:
         return choice.tuning.handed
-    fewest = HANDED_ROWS_PER_CLUSTER[cut.parts > 0]
-    return choice.elementwise and choice.problem.rows >= fewest * cut.teams(choice.device)
+    return cut.parts > 0 and choice.problem.rows >= cut.teams(choice.device)
 
 
 def cluster_sizes(choice: Choice) -> list[int]:
-    """Blocks that clusters for this problem may have; refused where there can be none. Those to choose from divide the
-    multiprocessors of a GPU's parts."""
+    """Blocks that clusters for this problem may have; refused where there can be none."""
     most, blocks = choice.device.most_clustered, choice.tuning.blocks
     if most == 1:
         raise choice.refuse(f"sm_{choice.device.architecture} has no clusters of blocks; sm_90 and later do")
@@ -182,7 +217,7 @@ def cluster_sizes(choice: Choice) -> list[int]:
         raise choice.refuse(f"a cluster has 2 to {most} blocks, not {blocks}")
     if choice.problem.rows > MOST_HANDED_ROWS:
         raise choice.refuse(f"clusters count rows, up to {MOST_HANDED_ROWS}, and there are {choice.problem.rows}")
-    return [blocks] if blocks else [n for n in (2, 4, 8, 16) if n <= most]
+    return [blocks] if blocks else [n for n in _SIZES if n <= most]
 
 
 def cluster_scratch_bytes(blocks: int, threads: int, state_bytes: int) -> int:
@@ -194,23 +229,27 @@ def _threads(choice: Choice, slice_packs: int) -> int:
     return choice.tuning.threads or (LONG_CLUSTER_THREADS if slice_packs > LONG_CLUSTER_PACKS else CLUSTER_THREADS)
 
 
-def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut | None:
+def _most_held(choice: Choice) -> int:
+    """Elements of its slice that a thread may hold."""
+    if choice.tuning.handed:
+        return CLUSTER_HELD[choice.registers_per_element]
+    return ROW_EACH_HELD[8 if choice.registers_per_element == 2 else choice.kept_size]
+
+
+def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int, blocks: int) -> TeamCut | None:
     """A row whose slices wait in so many blocks; None where these do not hold it."""
     tuning, device = choice.tuning, choice.device
     threads = _threads(choice, ceil_div(packs, blocks))
     of_a_thread = ceil_div(ceil_div(packs, blocks), threads)
     most = most_resident(choice, threads, 0)
     most = min(most, tuning.resident or most)
-    registers = split_registers(choice, pack, CLUSTER_REGISTERS)
+    registers = split_registers(choice, pack, _most_held(choice))
     held = of_a_thread <= registers.most_packs
-    # Of slices in shared memory the next comes while this one is written.
-    at_once = 1 if choice.kept_size == 2 else CLUSTER_BLOCKS_PER_MULTIPROCESSOR
-    staged = not held or choice.problem.rows * blocks > at_once * device.multiprocessors
-    if tuning.staged is not None:
-        staged = tuning.staged
-    if not staged:
+    if tuning.staged is False or (tuning.staged is None and held):
         if not held:
             return None
+        if alignment != "whole" and of_a_thread > _MOST_PACKS_BESIDE_EDGE:
+            registers = replace(registers, others=registers.others + _EDGE_REGISTERS)
         resident = min(registers.blocks(device, threads, of_a_thread), most)
         return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
     shared_bytes = of_a_thread * threads * pack * choice.kept_size
@@ -223,9 +262,9 @@ def _cut_waiting(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut 
     return TeamCut(packs, blocks, threads, resident, ceil_div(of_a_thread, parts), parts, shared_bytes, clustered=True)
 
 
-def _cut_read_once(choice: Choice, pack: int, packs: int, blocks: int) -> TeamCut:
+def _cut_read_once(choice: Choice, pack: int, alignment: str, packs: int, blocks: int) -> TeamCut:
     """A row whose slices wait nowhere."""
-    del pack
+    del pack, alignment
     threads = _threads(choice, ceil_div(packs, blocks))
     # As `split`: 64 registers each are too few for packs of 8 on sm_100.
     resident = most_resident(choice, threads, int(choice.x_size == 2))

@@ -19,15 +19,15 @@ from .team_cut import TeamCut, does_not_fit, most_resident
 from .thresholds import (
     CLUSTER_RESIDENT,
     CLUSTER_THREADS,
+    CLUSTERED_GRADIENT_LENGTH,
     FEW_GRADIENTS_BLOCKS,
     FEW_GRADIENTS_ELEMENTS,
-    FEW_GRADIENTS_LENGTH,
     FEW_GRADIENTS_THREADS,
     GRADIENT_CLUSTER_BYTES,
     GRADIENT_CLUSTER_SLICE_BYTES,
-    HANDED_GRADIENTS_PER_CLUSTER,
     MULTIPROCESSORS_PER_FEW_GRADIENTS,
     PORTABLE_CLUSTER,
+    ROW_EACH_THREADS,
     ceil_div,
     ceil_power,
 )
@@ -46,7 +46,8 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
         return False
     if _row_bytes(choice) > choice.device.most_clustered * GRADIENT_CLUSTER_BYTES:
         return False
-    if fits_a_block(choice) and not (_few(choice) and problem.length >= FEW_GRADIENTS_LENGTH):
+    just_fits = problem.length >= CLUSTERED_GRADIENT_LENGTH and (choice.kept_size > 4 or _few(choice))
+    if fits_a_block(choice) and not just_fits:
         return False
     cut = _best_cut(choice, access, packs, cluster_sizes(choice))
     if cut is None or (cut.resident < CLUSTER_RESIDENT and not _few(choice)):
@@ -62,10 +63,8 @@ def plan_gradient_cluster(choice: Choice, access: dict[str, int | str | bool], a
     if cut is None:
         staged = choice.tuning.staged is not False
         raise does_not_fit(choice, int(access["pack"]), packs, staged, f"a cluster of {sizes[-1]}")
-    handed = choice.tuning.handed
-    if handed is None:
-        handed = choice.problem.rows >= HANDED_GRADIENTS_PER_CLUSTER * cut.teams(choice.device)
-    return build_gradient_split(choice, "cluster", "gradient_split", access, along, replace(cut, handed=handed))
+    cut = replace(cut, handed=bool(choice.tuning.handed))
+    return build_gradient_split(choice, "cluster", "gradient_split", access, along, cut)
 
 
 def _row_bytes(choice: Choice) -> int:
@@ -91,9 +90,9 @@ def _blocks(choice: Choice, sizes: list[int]) -> tuple[int, int]:
     if _few(choice) and choice.problem.length <= of_few * FEW_GRADIENTS_THREADS:
         threads = max(32, ceil_power(ceil_div(choice.problem.length, of_few)))
         return min(FEW_GRADIENTS_BLOCKS, sizes[-1]), threads
-    slice_bytes = GRADIENT_CLUSTER_SLICE_BYTES[choice.kept_size > 4 or _few(choice)]
-    blocks = next((n for n in sizes if _row_bytes(choice) <= n * slice_bytes), sizes[-1])
-    return blocks, CLUSTER_THREADS
+    blocks = next((n for n in sizes if _row_bytes(choice) <= n * GRADIENT_CLUSTER_SLICE_BYTES), sizes[-1])
+    small = blocks >= PORTABLE_CLUSTER and choice.kept_size <= 4 and not _few(choice)
+    return blocks, ROW_EACH_THREADS if small else CLUSTER_THREADS
 
 
 def _cut(choice: Choice, pack: int, alignment: str, packs: int, blocks: int, threads: int) -> TeamCut | None:

@@ -81,6 +81,7 @@ def build_gradient_split(
         units_per_block=1,
         axes=(*choice.kept_axes, along),
         reads=cut.reads,
+        waves=cut.waves,
         team=cut.team(ITEMSIZE[choice.problem.compute_dtype]),
     )
 

@@ -30,7 +30,7 @@ from .thresholds import (
     ONLINE_COST,
     PART_BYTES,
     SPLIT_COST,
-    SPLIT_REGISTERS,
+    SPLIT_HELD,
     SPLIT_THREADS,
     STAGED_BLOCKS,
     STREAM_COST,
@@ -38,9 +38,12 @@ from .thresholds import (
 )
 
 SPLIT_ALGORITHMS = ("split", "stream")
-# Registers of a thread besides those that hold its slice, by bytes of an element: what leaves no kernel of
+# Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill. __launch_bounds__ holds the compiler to it.
-_OTHER_REGISTERS = {2: 48, 4: 32, 8: 96}
+_OTHER_REGISTERS = {1: 32, 2: 96}
+# And an edge, beside more of a slice than that.
+_EDGE_REGISTERS = 8
+_MOST_BESIDE_EDGE = 24
 
 
 def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> CudaPlan:
@@ -78,7 +81,11 @@ def sharing_algorithm(choice: Choice, pack: int, alignment: str) -> str | None:
 def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamCut:
     """Slices wait in the registers of their blocks, or in their shared memory: one read."""
     staged = choice.tuning.staged
-    cut = None if staged else cut_held(choice, packs, split_registers(choice, pack, SPLIT_REGISTERS))
+    registers = split_registers(choice, pack, SPLIT_HELD[choice.registers_per_element])
+    cut = None if staged else cut_held(choice, packs, registers)
+    if cut is not None and alignment != "whole" and cut.packs * registers.of_a_pack > _MOST_BESIDE_EDGE:
+        registers = replace(registers, others=registers.others + _EDGE_REGISTERS)
+        cut = cut_held(choice, packs, registers)
     if staged is None:
         staged = cut is None
         if cut is not None:
@@ -140,13 +147,10 @@ def _alone(choice: Choice, pack: int, packs: int) -> bool:
     return enough and choice.registers_per_element == 1 and row_bytes <= room(choice, 1)
 
 
-def split_registers(choice: Choice, pack: int, held: dict[int, int]) -> Registers:
-    """Of a thread that holds so many, by bytes of an element."""
-    size = choice.kept_size
-    of_a_pack = max(1, pack * size // 4)
-    # In float64 everything but the slice takes twice the registers, whatever it is kept as.
-    others = _OTHER_REGISTERS[8 if choice.registers_per_element == 2 else size]
-    return Registers(of_a_pack, max(1, held[size] // of_a_pack), others)
+def split_registers(choice: Choice, pack: int, held: int) -> Registers:
+    """Of a thread that may hold so many elements, which wait as they are computed with."""
+    others = _OTHER_REGISTERS[choice.registers_per_element]
+    return Registers(pack * choice.registers_per_element, max(1, held // pack), others)
 
 
 def build_split(choice: Choice, algorithm: str, function: str, pack: int, alignment: str, cut: TeamCut) -> CudaPlan:
@@ -170,6 +174,7 @@ def build_split(choice: Choice, algorithm: str, function: str, pack: int, alignm
         units_per_block=1,
         axes=choice.kept_axes,
         reads=cut.reads,
+        waves=cut.waves,
         team=cut.team(state_bytes(choice)),
     )
 

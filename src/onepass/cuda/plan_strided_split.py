@@ -62,6 +62,7 @@ def plan_strided_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Cud
         units_per_block=tile,
         axes=(*kept, *reduced),
         reads=reads,
+        waves=1,
         team=Team(cut.blocks, steps, 0 if cut.clustered else 2 * tile * slot_bytes),
     )
 

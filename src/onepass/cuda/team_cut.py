@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .device import Device
-from .kernel_plan import BLOCK_SCRATCH, Choice, Team
+from .kernel_plan import BLOCK_SCRATCH, ONCE, WAVES, Choice, Team
 from .thresholds import (
     FEW_ROWS_PACKS,
     FEW_ROWS_SHARE,
@@ -30,7 +30,7 @@ class TeamCut:
     shared_bytes: int = 0
     reads: int = 1
     clustered: bool = False  # the blocks are a cluster
-    handed: bool = False  # clusters take rows as they are ready for them
+    handed: bool = False  # clusters take rows as they are ready for them; else each has one
 
     @property
     def shape(self) -> dict[str, int | str | bool]:
@@ -43,6 +43,13 @@ class TeamCut:
             "cluster": self.blocks if self.clustered else 0,
             "handed": self.handed,
         }
+
+    @property
+    def waves(self) -> int:
+        """Of the launch. Clusters that take rows as they are ready for them are all at work at once."""
+        if self.clustered:
+            return 1 if self.handed else ONCE
+        return WAVES
 
     def teams(self, device: Device) -> int:
         """That are at work at once."""

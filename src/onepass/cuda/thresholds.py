@@ -77,9 +77,8 @@ TILE_THREADS_PER_MULTIPROCESSOR = 1024
 FEWEST_TILE_THREADS = 64
 # ---- rows that several blocks share; times measured on an H200, November 2026, in microseconds ----
 
-# Registers of a thread that hold its slice, by bytes of an element. Of 16-bit ones more spill: the compiler keeps
-# widened what it needs again.
-SPLIT_REGISTERS = {2: 16, 4: 32, 8: 16}
+# Elements of its slice that a thread holds, as they are computed with, by registers that one takes.
+SPLIT_HELD = {1: 32, 2: 8}
 # Threads of a block, and of rows that would take more blocks of those than there are multiprocessors: 1x4194304 float32
 # 19.3 against 20.6, 1x1048576 10.9 against 11.1; 32x128256 16.9 against 17.4 the other way.
 SPLIT_THREADS = 256
@@ -135,64 +134,88 @@ LONE_GRADIENT_BYTES = 160 << 10
 # 131 by either; bfloat16 8192x24000 277 for 300, 4096x32000 189 for 201, 4096x50257 312 for 354, 4096x131072 745 for
 # 831, 64x262144 33.6 for 42.4, but 64x524288 73 by neither.
 GRADIENT_CLUSTER_BYTES = 64 << 10
-# The blocks are as many as leave each so many bytes: of many rows of two elements in four bytes, which wait in shared
-# memory, and of all others. 4096x50257 bfloat16 312 with 4 blocks of 256 threads, 316 or more with 8, 4096x32000 189.2
-# with 4 and with 2; but 8x128256 7.7 with 16 and with 8, 64x128256 21.7 and 22.5.
-GRADIENT_CLUSTER_SLICE_BYTES = (52 << 10, 32 << 10)
+# The blocks are as many as leave each so many bytes of both arrays. Of many rows of 16-bit elements 8 blocks and more
+# have ROW_EACH_THREADS: bfloat16 4096x50256 290, by 4 of 256 312, 512x32768 30.3 for 31.1, 4096x131072 738 by either;
+# 64x128256 20.5 with 256, 22.0 with 128. Each cluster has one row: none of these is faster with rows handed out.
+GRADIENT_CLUSTER_SLICE_BYTES = 32 << 10
 # Where rows are at most one for so many multiprocessors, so many blocks have a row, and threads for so many elements,
 # up to so many threads: 8x32768 float32 6.66 by 8 blocks of 512, 6.75 by 16 of 128; bfloat16 5.47, in shared memory
-# 5.73. There rows that a block just holds are for clusters, too: 64x16384 float32 8.5 for 8.8, bfloat16 7.2 for 7.5.
+# 5.73.
 MULTIPROCESSORS_PER_FEW_GRADIENTS = 2
 FEW_GRADIENTS_BLOCKS = 8
 FEW_GRADIENTS_ELEMENTS = 8
 FEW_GRADIENTS_THREADS = 512
-FEW_GRADIENTS_LENGTH = 16384
-# Rows are handed out if a cluster has so many: 512x32768 bfloat16, four for each, 31.1 for 31.7, but 128x131072
-# float32, five for each, 55.9 for 57.0.
-HANDED_GRADIENTS_PER_CLUSTER = 5
-# As SPLIT_REGISTERS, of blocks that are a cluster: beside more of them the states of its warps spill.
-CLUSTER_REGISTERS = {2: 12, 4: 24, 8: 12}
+# Rows that a block just holds are for clusters, if they are few or float32: float32 64x16384 8.5 for 8.8, 512x16384
+# 28.9 for 30.7, 4096x16384 189.9 for 190.5; bfloat16 64x16384 7.2 for 7.5.
+CLUSTERED_GRADIENT_LENGTH = 16384
 # Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor
 # that the planner wants room for (modelled).
 CLUSTER_THREADS = 256
 LONG_CLUSTER_THREADS = 512
 LONG_CLUSTER_PACKS = 1 << 12
 CLUSTER_RESIDENT = 2
-# Rows of at least so many bytes, and no more elements than that, are for clusters, of no more blocks than every
-# device can place, where rows are few: the blocks need no way through L2 to tell each other two numbers. Measured on
-# an H200, November 2026, against one block or blocks that meet in memory, microseconds: float32 8x16384 5.6 for 6.8,
-# 8x32768 6.2 for 7.6, 64x32768 10.7 for 12.1, 256x32768 24.5 for 27.6, 512x32768 42.5 for 46.3, 8x65536 7.5 for 8.1,
-# 128x65536 24.8 for 26.3; bfloat16 8x32768 5.5 for 8.7, 64x32768 8.6 for 9.8, 512x65536 45.7 for 49.8. Not beyond:
-# 1024x32768, 8x128256, 128x131072 no gain.
-CLUSTER_ROW_BYTES = 64 << 10
-CLUSTER_LENGTH = 1 << 16
-CLUSTER_ROWS_PER_MULTIPROCESSOR = 4
+
+# ---- clusters of small blocks with one row each; H200, November 2026, us, against what was planned before: one block,
+# larger ones, or clusters that are there for many rows ----
+
+ROW_EACH_THREADS = 128
+# Elements that a thread holds, as they are computed with, by bytes of an element as it is read: float32 64x32768 9.9
+# for 10.5, 128x32768 13.3 for 15.4, 512x10000 14.7 for 17.0, 4096x14000 117 for 151, 4096x17000 139 for 156,
+# 4096x28000 227 for 283, 4096x40000 323 for 335, 4096x65536 520 for 542; bfloat16 64x16384 6.3 for 7.7, 4096x10000 44.6
+# for 56.6, 512x24000 17.5 for 19.3, 4096x32768 133.7 for 139.1, odd 4096x32769 138 for 147, 512x50257 32.5 for 37.6.
+# 16-bit elements are loaded two to a register, so more of them can be on their way.
+ROW_EACH_HELD = {2: 64, 4: 40, 8: 8}
+# Rows of no more elements are for one block, but of the longest float32 the fewest, one for so many multiprocessors,
+# and the most, so many for each, by two blocks of CLUSTER_THREADS: 8x8192 5.1 for 5.5, 32x8192 5.9 for 5.8, 4096x8192
+# 70.1 for 69.9, 16384x8192 262 for 267, 49152x8192 772 for 789.
+BLOCK_LENGTH = 8192
+LONGEST_BLOCK_LENGTH = 7168
+MULTIPROCESSORS_PER_FEWEST_ROWS_EACH = 8
+MOST_ROWS_PER_MULTIPROCESSOR = 96
+# Clusters are made larger until a multiprocessor has so many blocks, or (beyond what is portable) that, as long as
+# each thread has so many packs: 64x16384 bfloat16 6.3 by 8 blocks, 6.5 by 4, 256x16384 9.1 by 2 and by 4; 8x32768
+# float32 6.1 by 16, 6.4 by 8; 8x8192 5.1 by 8, 5.3 by 4.
+FEW_BLOCKS_PER_MULTIPROCESSOR = (4, 1)
+SPREAD_PACKS = (2, 4)
 PORTABLE_CLUSTER = 8
-# Of rows that a block could hold in BLOCK_REGISTERS, or that start off the boundaries of packs, one for so many
-# multiprocessors: 64x16384 float32 8.5 for 8.4, 64x50257 no gain, but 8x50257 7.3 for 7.9.
-MULTIPROCESSORS_PER_CLUSTERED_BLOCK_ROW = 2
-MULTIPROCESSORS_PER_CLUSTERED_ODD_ROW = 8
-# More than so many rows of 16-bit elements on a multiprocessor whose shared memory has room for three are not for
-# clusters: H200, November 2026, 512x32768 bfloat16 22.6 us by block_smem for 24.5.
-CLUSTERED_SMALL_ROWS_PER_MULTIPROCESSOR = 2
-# Longer rows, and more of them, are for clusters that take rows as they are ready for them. Their blocks are small, so
+LARGE_CLUSTER = 16
+# Many rows of float32, more than so many for a multiprocessor, are for 16 blocks only if these have so many elements:
+# 4096x57344 459 for 467, but 4096x48000 413 for 404, 4096x50257 465 for 444; 1024x50257 116 for 120.
+FEW_CLUSTERED_PER_MULTIPROCESSOR = 8
+LARGE_CLUSTER_SLICE = 3328
+# Slices of more 16-bit elements a thread wait in shared memory, where a row has more than 4 blocks and rows are many:
+# bfloat16 4096x50256 207 for 217 (in registers 214), 4096x65536 265 for 273 (267), 4096x128256 512 for 526 (573),
+# 512x128256 70.5 for 73.1; 4096x48000 193 in registers, 199 not. Few rows of 8 blocks have more in registers: 128x50256
+# 12.2, in shared memory 12.6, but 128x65536 14.4 and 13.9. Rows off the boundaries of packs: 1024x50257 58.8 for 65.3,
+# but 4096x50257 248 for 228.
+SMALL_CLUSTER = 4
+ROW_EACH_HALVES = 48
+FEW_ROWS_EACH_HALVES = 56
+# log_softmax computes exponentials twice: with so many elements or fewer, 4096x40000 takes 180 for 172.
+FEWEST_LOG_HALVES = 40
+# Slices of so many packs come part by part, and 8 blocks do: 4096x80000 328 (by 16 blocks 377), 2048x100000 217 (221),
+# but 4096x128256 522 (512).
+PARTED_PACKS = 14
+# Longest rows: of 16-bit elements in shared memory, part by part, 512x262144 139 for 144, 4096x262144 1066 for 1124,
+# 2048x200000 442 for 447; the fewest of float32 by blocks of CLUSTER_THREADS, 1x128256 7.5 for 8.0, 16x128256 11.5 for
+# 11.9, but 32x128256 15.6 for 15.2.
+LONGEST_ROW_EACH = {2: 1 << 18, 4: 1 << 17}
+
+# ---- clusters that take rows as they are ready for them ----
+
+# As SPLIT_HELD: beside more of them the states of its warps spill.
+CLUSTER_HELD = {1: 24, 2: 6}
+# Longer rows, and many of them, are for clusters that take rows as they are ready for them. Their blocks are small, so
 # that a multiprocessor has many, and while one waits for its cluster others load: 4 of 128 threads each, 8 or 16, of no
 # more bytes of a row than that, else 16 of 256. H200, November 2026, us, against blocks that meet in memory, or one
-# block: float32 128x262144 78.9 for 86.3, 512x128256 139 for 151, 4096x65536 540 for 599, 4096x128256 1052 for 1159,
-# 4096x50257 449 for 470, 8192x40000 658 for 682, but 4096x32768 273 for 268; bfloat16 4096x128256 526 for 587,
-# 8192x262144 2176 for 2380, 32768x65536 2145 for 2197, 4096x50256 217 for 229, 4096x50257 231 for 228, 512x50256 33.2
-# for 35.4, 4096x40000 174 for 197, 64x128256 15.2 for 15.9; log_softmax the same.
+# block: float32 128x262144 78.9 for 86.3, 512x128256 139 for 151, 4096x128256 1052 for 1159, 4096x50257 449 for 470;
+# bfloat16 4096x50257 231 for 228.
 HANDED_THREADS = 128
 HANDED_SLICE_BYTES = {4: 24 << 10, 8: 28 << 10, 16: 32 << 10}  # 4096x128256 bfloat16 526 by 16, 534 by 8
-# Rows of fewer bytes, by those of an element, are for others: 512x20000 float32 27.4 by two of 256, 28.1 by 4;
-# 4096x32768 bfloat16 140.6 by one block, 141.5 by 4.
+# Rows of fewer bytes, by those of an element, are for others: 4096x32768 bfloat16 140.6 by one block, 141.5 by 4.
 FEWEST_HANDED_BYTES = {2: 76 << 10, 4: 96 << 10}
 # Of longer ones 16 blocks leave a multiprocessor room for one of them: 128x524288 float32 179 for 167.
 MOST_HANDED_BYTES = 1 << 20
-# Rows are handed out if a cluster has so many, in registers or in shared memory, where the next one comes meanwhile.
-# The time of fewer is that of instructions, of which it takes 200 more: 64x32768 float32 12.2 for 11.2, 128x32728 17.9
-# for 15.5, a row or two in registers for a cluster; but 4096x20000 173 for 179, 128x131072 42.1 for 44.8.
-HANDED_ROWS_PER_CLUSTER = (4, 1)
 # Rows that are one for so many multiprocessors, or fewer, have more threads: 64x128256 float32 25.1 with 256 each, 27.2
 # with 128, but of bfloat16 17.1 and 15.2. Of the fewest, float32 rows and longer ones are for more blocks, which meet
 # in memory; 8x128256 bfloat16 takes 7.8 by a cluster, 8.4 by those.
@@ -201,11 +224,8 @@ MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS = 8
 MOST_BYTES_OF_FEWEST_HANDED_ROWS = {2: 256 << 10, 4: 0}
 # As many blocks share a row as make so many on a multiprocessor, all of them at work at once.
 CLUSTER_BLOCKS_PER_MULTIPROCESSOR = 8
-# Of long float32 rows of which shared memory has room for two, two blocks that hold one in their registers are faster
-# than one each. H200, November 2026, us: 4096x20000 177 for 210, 4096x24001 214 for 257; where there is room for three
-# not: 4096x17000 163 for 157.
-PAIRED_ROWS_PER_MULTIPROCESSOR = 2
-PAIR_THREADS = 512
+# 16-bit rows of which a multiprocessor has room for more are for a block.
+ROWS_HANDED_THAT_FIT = 2
 # A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
 # with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
 FEW_REDUCED_PER_THREAD = 32

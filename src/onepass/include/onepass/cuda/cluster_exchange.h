@@ -5,17 +5,17 @@
 // The bytes of a store are counted by a barrier of the block that receives them, so nothing is polled, and a block
 // whose last states have come is written to no more: it may end whatever the others do.
 //
-// Many rows are handed out: a cluster begins with the one of its number, and takes the next from a counter when it is
-// ready for it, since clusters do not get memory's bandwidth in equal parts. On an H200, with as many rows each, some
-// were done when others had a third of theirs before them. The number of a row travels with the states of the row
-// before. Few rows are shared out evenly: their time is that of instructions that are fetched for the first time.
+// A cluster has one row, and the hardware begins the next cluster when another is over. Or it is there for many: it
+// begins with the row of its number, and takes the next from a counter when it is ready for it, since clusters do not
+// get memory's bandwidth in equal parts. On an H200, with as many rows each, some were done when others had a third of
+// theirs before them. The number of a row travels with the states of the row before.
 #pragma once
 
 #include "exchange.h"
 
 namespace onepass::cuda {
 
-// As Exchange, of blocks that are a cluster of kBlocks. kHandsOut: rows, and not just to every cluster its share.
+// As Exchange, of blocks that are a cluster of kBlocks. kHandsOut: rows; else each cluster has the one of its number.
 template <class State, int kThreads, int kBlocks, bool kHandsOut>
 class ClusterExchange {
    public:
@@ -55,8 +55,8 @@ class ClusterExchange {
     }
 
     // As Exchange's.
-    __device__ __forceinline__ int64 row_after(int64 row) const {
-        if constexpr (!kHandsOut) return row + teams_;
+    __device__ __forceinline__ int64 row_after(int64) const {
+        if constexpr (!kHandsOut) return rows_;
         return hands_out() ? teams_ + static_cast<int64>(handed_) : rows_;
     }
 

@@ -43,8 +43,17 @@ struct TeamPlace {
     unsigned team;   // of the launch
     unsigned teams;  // in the launch
 
-    __device__ __forceinline__ explicit TeamPlace(const Team& team, Teams lie = Teams::neighbours) {
-        const auto blocks = static_cast<unsigned>(team.blocks);
+    __device__ __forceinline__ explicit TeamPlace(const Team& team, Teams lie = Teams::neighbours)
+        : TeamPlace(static_cast<unsigned>(team.blocks), lie) {}
+
+    // Of a cluster of kBlocks, or of as many as the host said (0): a division by a constant is over in no time.
+    template <int kBlocks>
+    static __device__ __forceinline__ TeamPlace of(const Team& team, Teams lie = Teams::neighbours) {
+        return TeamPlace(kBlocks > 0 ? unsigned(kBlocks) : static_cast<unsigned>(team.blocks), lie);
+    }
+
+   private:
+    __device__ __forceinline__ TeamPlace(unsigned blocks, Teams lie) {
         this->team = blockIdx.x / blocks;
         rank = blockIdx.x - this->team * blocks;
         teams = gridDim.x / blocks;

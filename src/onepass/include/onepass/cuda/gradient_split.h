@@ -21,7 +21,7 @@ struct GradientSplit {
     int packs;     // of each array that a thread holds of a slice in registers; 0: it waits in shared memory
     int slots;     // sums of other blocks that a thread looks after
     int cluster;   // blocks of a row, if they are a cluster; 0: they meet in scratch memory
-    bool handed;   // clusters take rows as they are ready for them
+    bool handed;   // clusters take rows as they are ready for them; else each has one
     int pack;      // elements per access
     Alignment alignment;
     bool wide_dy;  // read by packs, not by element
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     ONEPASS_DYNAMIC_SHARED(memory);
     // Slices that wait in registers leave none for the other order.
     constexpr bool kMayBeApart = kShape.cluster == 0 && kShape.packs == 0;
-    const TeamPlace place(job, kMayBeApart ? teams_for(job.rows, job) : Teams::neighbours);
+    const auto place = TeamPlace::of<kShape.cluster>(job, kMayBeApart ? teams_for(job.rows, job) : Teams::neighbours);
     Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr int T = kShape.threads;
     constexpr int N = Rows::N;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
-    const TeamPlace place(job);
+    const auto place = TeamPlace::of<kShape.cluster>(job);
     Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 

@@ -73,6 +73,17 @@ struct HeldPacks {
         for (const Words& pack : at) max.template push<N>(pack);
     }
 
+    __device__ __forceinline__ auto widened() const {
+        HeldPacks<C, C, kPacks, N> wide;
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            C values[N];
+            widen_words<Kept>(at[k], values);
+            wide.at[k] = narrow_words<C>(values);
+        }
+        return wide;
+    }
+
     // Calls visit(values) for every pack, also for those that hold nothing. kKeep: what it makes of them takes their
     // place.
     template <bool kKeep, class Visit>
@@ -142,6 +153,11 @@ struct HeldSlice {
         }
         held.edge = held.edge.of(slice);
         return held;
+    }
+
+    // As it is computed with. Of 16-bit elements that are needed twice a compiler would keep both forms.
+    __device__ __forceinline__ HeldSlice<C, C, kThreads, kPacks, RowCut> widened() const {
+        return {packs.widened(), {edge.at[0]}};
     }
 
     // Calls visit(column, values) for the packs that are there and the edge.

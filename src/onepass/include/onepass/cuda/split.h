@@ -20,7 +20,7 @@ struct Split {
     int packs;     // that a thread has of a slice, or of a part of it
     int slots;     // states of other blocks that a thread looks after
     int cluster;   // blocks of a row, if they are a cluster; 0: they meet in scratch memory
-    bool handed;   // clusters take rows as they are ready for them
+    bool handed;   // clusters take rows as they are ready for them; else each has one
     int parts;     // of a slice that waits in shared memory; 0: it waits in registers, or nowhere
     int pack;      // elements per access
     Alignment alignment;
@@ -154,22 +154,25 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using State = typename Totals::State;
     using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;
     // The exponentials wait in the row's place, each thread's relative to the maximum of its own elements of a part.
-    constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
+    // Registers hold what is computed in, shared memory what was read.
+    constexpr bool kKeep = Op::kKeepsExponentials && (kShape.parts == 0 || kSame<Kept, C>);
     // A part with huge numbers is brought near 0 in place. In float64, edges leave no registers for that. (g++
     // does not see its use in the lambda.)
     [[maybe_unused]] constexpr bool kTransforms = kKeep && (kSame<C, float> || kShape.alignment == Alignment::whole);
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
-    const TeamPlace place(job);
+    const auto place = TeamPlace::of<kShape.cluster>(job);
     Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
     const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
-    // Of packs and perhaps an edge. kKeep: the exponentials take their place.
-    const auto part_of = [](auto&... held) {
-        PackMax<Kept, C> max_of;
-        (held.push_to(max_of), ...);
-        const C max = max_of.value();
+    const auto max_of = [](const auto&... held) {
+        PackMax<Kept, C> max;
+        (held.push_to(max), ...);
+        return max.value();
+    };
+    // Of packs and perhaps an edge with that maximum. kKeep: the exponentials take their place.
+    const auto part_of = [](C max, auto&... held) {
         const auto transform = [&](auto f) {
             const auto visit = [&](auto& values) {
 #pragma unroll
@@ -208,8 +211,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         for (int64 r = place.team; r < job.rows; r = next) {
             exchange.begin_row();
             const auto slice = slice_of(r);
-            auto held = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut>::of(slice);
-            const State mine = part_of(held.packs, held.edge);
+            const auto read = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut>::of(slice);
+            auto held = read.widened();
+            const State mine = part_of(max_of(read.packs, read.edge), held.packs, held.edge);
             const State total = total_of(r, mine);
             const auto row = Rows::exponential_of(total.max);
             const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
@@ -239,9 +243,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 ptx::wait_for_copies<kShape.parts - 1 - part>();
                 auto packs = waiting.template load<part>(slice.cut);
                 if constexpr (part == kShape.parts - 1) {
-                    parts[part] = part_of(edge, packs);
+                    parts[part] = part_of(max_of(edge, packs), edge, packs);
                 } else {
-                    parts[part] = part_of(packs);
+                    parts[part] = part_of(max_of(packs), packs);
                 }
                 if constexpr (kKeep) waiting.template keep<part>(packs, slice.cut);
             });
@@ -278,7 +282,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr int T = kShape.threads;
     constexpr int N = kShape.pack;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
-    const TeamPlace place(job);
+    const auto place = TeamPlace::of<kShape.cluster>(job);
     Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
@@ -312,7 +316,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using State = typename Op::template State<C>;
     using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
-    const TeamPlace place(job);
+    const auto place = TeamPlace::of<kShape.cluster>(job);
     Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 

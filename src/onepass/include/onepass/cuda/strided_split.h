@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
-    const TeamPlace place(job);
+    const auto place = TeamPlace::of<kShape.cluster>(job);
     Others others(job, place, team_scratch);
     unsigned leaving = 0;
 
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split
     constexpr int N = kShape.pack;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
-    const TeamPlace place(job);
+    const auto place = TeamPlace::of<kShape.cluster>(job);
     TeamMemory<State, Part::kTileRows> others(job, place);
     unsigned leaving = 0;
 
