@@ -257,3 +257,54 @@ def test_plain_reductions_of_rows_of_one_stream_and_of_four(op, dtype):
         assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], length
         alone = np.array([getattr(onepass, op)(row) for row in x]).astype(np.float64)
         np.testing.assert_array_equal(alone, out.astype(np.float64))
+
+
+LANES = _engine.vector_bytes() // 4
+# As many as are held at a time, and one more; a line of them, vectors of it, part of one.
+SHORT_COLUMNS = [(length, width) for length in (2, 5, 16, 17) for width in (max(8, LANES), 4 * LANES, 5 * LANES + 3, 16 * 17)]
+
+
+def short_columns(dtype, length, width):
+    """Columns as they come, of huge numbers, of NaN, of infinities and of nothing but -inf."""
+    x = random_array((3, length, width), dtype, seed=length)
+    largest = float(np.finfo(np.float16).max) if dtype == "float16" else 1e30
+    x[0, :, 1] = np.linspace(-0.9, 0.9, length) * largest
+    x[0, length // 2, 3] = np.nan
+    x[1, 0, width - 1] = np.inf
+    x[1, :, 2] = -np.inf
+    x[1, 1, 5] = -np.inf
+    return x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_short_columns(op, dtype, monkeypatch):
+    for length, width in SHORT_COLUMNS:
+        x = short_columns(dtype, length, width)
+        expected = getattr(reference, op)(x, 1)
+        results = []
+        # Within the cache, past it in whole lines, and where results are no whole lines.
+        for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
+            monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+            memory = nan_filled(x.size + 128, x.dtype)
+            at = -memory.__array_interface__["data"][0] % 64 // x.itemsize + first
+            out = memory[at : at + x.size].reshape(x.shape)
+            call.plan_and_run(op, x, 1, False, None, out, None)
+            assert _engine.last_algorithm() in ("strided", "packed")
+            assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (length, width, past, first)
+            results.append(out)
+            assert np.isnan(memory[:at].astype(np.float64)).all()
+            assert np.isnan(memory[at + x.size :].astype(np.float64)).all()
+        for result in results[1:]:  # the same, whatever bits a NaN has
+            np.testing.assert_array_equal(result.astype(np.float64), results[0].astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_short_column_does_not_depend_on_those_beside_it(dtype):
+    for length, width in SHORT_COLUMNS:
+        x = short_columns(dtype, length, width)
+        calm = random_array(x.shape, dtype, seed=length)
+        y, alone = onepass.softmax(x, 1), onepass.softmax(calm, 1)
+        same = (x == calm).all(axis=1)
+        assert same.sum() == 3 * width - 5
+        assert y.transpose(0, 2, 1)[same].tobytes() == alone.transpose(0, 2, 1)[same].tobytes(), (length, width)

@@ -143,6 +143,32 @@ def test_in_place_of_an_input(op, shape, dim, monkeypatch):
             assert same_bits(place, expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", PAIRS)
+def test_short_columns(op, dtype, monkeypatch):
+    """Up to sixteen elements, held at a time; beside columns with a NaN, with infinities and with huge numbers."""
+    lanes = _engine.vector_bytes() // 4
+    for length, width in itertools.product((2, 5, 16, 17), (lanes, 4 * lanes, 5 * lanes + 3, 16 * 17)):
+        dy, y = (a.copy() for a in inputs_of(op, (3, length, width), dtype, 1))
+        dy[0, :, 1] = 3e4 * (-1.0) ** np.arange(length)
+        dy[0, length // 2, 3] = np.nan
+        y[1, 0, 2] = np.inf
+        dy[1, 1, width - 1] = -np.inf
+        with np.errstate(all="ignore"):
+            expected = expected_of(op, (dy, y), 1)
+        results = []
+        for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
+            monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+            memory = nan_filled(y.size + 128, y.dtype)
+            at = -memory.__array_interface__["data"][0] % 64 // y.itemsize + first
+            out = memory[at : at + y.size].reshape(y.shape)
+            call_gradients.run_planned(op, (y, dy), 1, False, None, out, None)
+            assert _engine.last_algorithm() in ("strided", "packed")
+            assert error_of(op, out, (dy, y), 1, expected) <= LIMITS[op, dtype], (length, width, past, first)
+            results.append(out)
+        assert all(same_bits(result, results[0]) for result in results), (length, width)
+
+
 @pytest.mark.parametrize("types", [*itertools.product(DTYPES, DTYPES, DTYPES)], ids="-".join)
 @pytest.mark.parametrize("op", PAIRS)
 def test_mixed_dtypes(op, types):

@@ -32,6 +32,9 @@ namespace onepass {
 inline namespace ONEPASS_ISA {
 
 template <class C>
+constexpr C kLargest = sizeof(C) == 4 ? static_cast<C>(0x1.fffffep127) : static_cast<C>(0x1.fffffffffffffp1023);
+
+template <class C>
 struct ExpTable;
 
 // float32, by look-up: steps, exp(r) = 1 + r * q(r) (Lawson fits), 2^(i / steps) and its relative rounding error.

@@ -47,6 +47,8 @@ struct SoftmaxGradient {
         k[kSum * apart] = high;
         k[kSumLow * apart] = is_infinite(high) ? C(0) : low;
     }
+    // Of sums that are what they are rounded to.
+    static ONEPASS_INLINE SoftmaxGradient of(Vec<C> sums) { return {{sums, Vec<C>(C(0))}}; }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const { return y * ((dy - k[kSum]) - k[kSumLow]); }
 };
 
@@ -62,6 +64,11 @@ struct LogSoftmaxGradient {
         const C minus = static_cast<C>(-sum);
         k[kMinus * apart] = minus;
         k[kLimit * apart] = limit_of(minus);
+    }
+    static ONEPASS_INLINE LogSoftmaxGradient of(Vec<C> sums) {
+        alignas(kCacheLine) C lanes[kConstants][kLanes<C>];
+        for (int i = 0; i < kLanes<C>; ++i) set(lanes[0] + i, kLanes<C>, static_cast<double>(sums.v[i]));
+        return {{load(lanes[kMinus]), load(lanes[kLimit])}};
     }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const {
         if (__builtin_expect(any_above(abs(y), k[kLimit]), 0)) return of_any(y, dy, k[kMinus], k[kLimit]);
@@ -117,8 +124,7 @@ struct LogSoftmaxGradient {
         if (!may_be_subnormal(e, factor)) return dx;
         const VecF product = scaled_small(e, factor, 0.0f);
         const VecF small = minus.v < VecF(0.0f).v ? (dy - product).v : (dy + product).v;
-        const auto limit = kSubnormalProduct - bit_cast<VecF::Bits>(factor.v);
-        return bit_cast<VecF::Bits>(e.v) < limit ? small.v : dx.v;
+        return bit_cast<VecF::Bits>(e.v) + bit_cast<VecF::Bits>(factor.v) < kSubnormalProduct ? small.v : dx.v;
     }
     static VecD subtract_small(VecD, VecD, VecD dx, VecD) { return dx; }
 };

@@ -4,6 +4,7 @@
 
 #include "gradient_ops.h"
 #include "partial.h"
+#include "short_columns.h"
 #include "tile_grid.h"
 
 namespace onepass {
@@ -243,8 +244,14 @@ class GradientTiles : TileGrid<T> {
     template <class RowOp>
     void run_op() {
         if (job_.split) return run_split<RowOp>();
+        const bool short_columns = short_of<RowOp>();
         auto body = [&](std::int64_t begin, std::int64_t end) {
-            if constexpr (!RowOp::kSums) {
+            if (short_columns) {
+                if constexpr (RowOp::kSums && sizeof(C) == 4) {
+                    Grid::each_short(
+                        begin, end, [&](std::int64_t i, std::int64_t soon) { short_unit<RowOp>(unit(i), unit(soon)); });
+                }
+            } else if constexpr (!RowOp::kSums) {
                 for (std::int64_t i = begin; i < end; ++i) one_pass<RowOp>(unit(i), 0, tile_rows());
             } else if (job_.resident) {
                 resident_units<RowOp>(begin, end);
@@ -254,6 +261,21 @@ class GradientTiles : TileGrid<T> {
             if (past_cache_) stream_fence();
         };
         parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
+    }
+
+    // Float32 adds up a short column as it is.
+    template <class RowOp>
+    bool short_of() const {
+        if (!RowOp::kSums || sizeof(C) != 4 || !x_direct_ || !second_direct_) return false;
+        return Grid::template short_columns<ShortColumns<T>>(y_);
+    }
+    template <class RowOp>
+    void short_unit(const Unit& u, const Unit& soon) const {
+        const auto& along = job_.reduce[0];
+        const ShortRowsOf<T> dx{reinterpret_cast<T*>(u.y), along.y_stride};
+        ShortColumns<T>{job_.length, u.width, dx, past_cache_}.template gradient<RowOp>(
+            {reinterpret_cast<const T*>(u.x), along.x_stride, reinterpret_cast<const T*>(soon.x)},
+            {reinterpret_cast<const T*>(u.second), along.z_stride, reinterpret_cast<const T*>(soon.second)});
     }
 
     // Where nothing is summed.

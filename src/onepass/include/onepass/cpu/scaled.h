@@ -18,7 +18,8 @@ constexpr std::uint32_t kSmallProduct = std::uint32_t{254 - 72} << 23;
 
 ONEPASS_APART inline VecF scaled_small(VecF e, VecF high, VecF low) {
     const VecF zero = 0.0f, up = 0x1p120f, down = 0x1p-120f, smallest = 0x1p-126f;
-    const auto small = bit_cast<VecF::Bits>(e.v) < kSmallProduct - bit_cast<VecF::Bits>(high.v);
+    // Added up, not subtracted: beside a lane that is small, another's `high` may be beyond all limits.
+    const auto small = bit_cast<VecF::Bits>(e.v) + bit_cast<VecF::Bits>(high.v) < kSmallProduct;
     const VecF large = small ? zero.v : e.v;
     const VecF tiny = small ? e.v : zero.v;
     const VecF product = fma(tiny, high * up, tiny * (low * up));

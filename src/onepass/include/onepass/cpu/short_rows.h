@@ -5,6 +5,7 @@
 #pragma once
 
 #include "access.h"
+#include "reciprocals.h"
 #include "row_batches.h"
 #include "row_reductions.h"
 
@@ -98,12 +99,7 @@ class ShortRows : RowBatches<T> {
         alignas(kCacheLine) double sum[W];
         if (!softmax_sums_if_usual(b, e, sum)) softmax_sums_of_any(b, e, sum);
         alignas(kCacheLine) C scale[W], scale_low[W];
-        for (int r = 0; r < W; ++r) {
-            const double s = 1.0 / sum[r];
-            scale[r] = static_cast<C>(s);
-            scale_low[r] = sizeof(C) == 4 ? static_cast<C>(s - static_cast<double>(scale[r]))
-                                          : static_cast<C>(::fma(-s, sum[r], 1.0) * s);
-        }
+        reciprocals(sum, W, scale, scale_low);
         Batches::store_rows(
             b.y, b.count,
             [&](int r, int i, int) ONEPASS_INLINE_BODY {

@@ -14,6 +14,7 @@ class TileGrid {
     // Tile rows lie a stride apart, where the processor does not look ahead by itself: what this many rows further on
     // is fetched.
     static constexpr std::int64_t kAhead = 8;
+    static constexpr std::int64_t kSoonBytes = 16 << 10;  // the same of short columns, which end before that
 
    protected:
     using C = Compute<T>;
@@ -22,13 +23,13 @@ class TileGrid {
     explicit TileGrid(const Job& job) : job_(job), packed_(job.algorithm == Algorithm::packed) {
         inner_ = job.inner.size;
         // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough,
-        // so that the running values of one vector are not waited for
+        // so that the running values of one vector are not waited for (of short columns there are too few)
         std::int64_t vectors = 0;
         if (packed_) {
             std::int64_t common = W;
             while (inner_ % common != 0) common /= 2;
             vectors = inner_ / common;
-            while (2 * vectors <= 16 && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
+            while (2 * vectors <= 16 && job.length > kBlock && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
         }
         steps_ = packed_ ? vectors * W / inner_ : 1;
         width_ = packed_ ? vectors * W : job.tile;
@@ -44,9 +45,10 @@ class TileGrid {
         int width;
     };
     Cut cut(std::int64_t u) const {
-        const std::int64_t column = u % tiles_ * width_;
+        // Divisions take as long as a vector of exponentials.
+        const std::int64_t outer = tiles_ == 1 ? u : u / tiles_, column = (u - outer * tiles_) * width_;
         const std::int64_t left = packed_ ? width_ : inner_ - column;
-        return {u / tiles_, column, static_cast<int>(left < width_ ? left : width_)};
+        return {outer, column, static_cast<int>(left < width_ ? left : width_)};
     }
 
     std::int64_t units() const { return job_.rows * tiles_; }
@@ -103,6 +105,25 @@ class TileGrid {
         T* buffer = scratch_of<T>(Scratch::output, kMostColumns);
         emit(buffer, width, false, source);
         scatter(y, job_.out, offset, packed_ ? 1 : job_.inner.y_stride, buffer, width);
+    }
+
+    // Whether the columns are short, their rows whole steps, and their results written where they lie; past the cache
+    // only lines are.
+    template <class Short>
+    bool short_columns(const void* y) const {
+        if (!y_direct_ || steps_ != 1 || job_.length > Short::kMostRows) return false;
+        if (!past_cache_) return true;
+        bool lines = Short::in_lines(y, job_.reduce[0].y_stride, inner_) && width_ % (kCacheLine / sizeof(T)) == 0;
+        for (int i = 0; i < job_.outer.count; ++i) lines &= Short::in_lines(nullptr, job_.outer[i].y_stride, 0);
+        return lines;
+    }
+
+    // Calls visit(unit, that which is soon to be read) for units of short columns.
+    template <class Visit>
+    ONEPASS_INLINE void each_short(std::int64_t begin, std::int64_t end, Visit&& visit) const {
+        const std::int64_t bytes = job_.length * width_ * static_cast<std::int64_t>(sizeof(T));
+        const std::int64_t ahead = 1 + kSoonBytes / bytes;
+        for (std::int64_t i = begin; i < end; ++i) visit(i, i + ahead < end ? i + ahead : i);
     }
 
     const Job& job_;

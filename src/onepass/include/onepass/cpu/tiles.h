@@ -12,6 +12,8 @@
 
 #include "column_reductions.h"
 #include "partial.h"
+#include "reciprocals.h"
+#include "short_columns.h"
 #include "tile_grid.h"
 
 namespace onepass {
@@ -51,7 +53,10 @@ class Tiles : TileGrid<T> {
     void run() {
         if (job_.split) return run_split(Grid::units());
         auto body = [&](std::int64_t begin, std::int64_t end) {
-            if (job_.resident && job_.op == Op::softmax) {
+            if (job_.op == Op::softmax && x_direct_ && Grid::template short_columns<ShortColumns<T>>(y_)) {
+                Grid::each_short(begin, end,
+                                 [&](std::int64_t i, std::int64_t soon) { softmax_of_short(unit(i), unit(soon)); });
+            } else if (job_.resident && job_.op == Op::softmax) {
                 resident_units<true>(begin, end);
             } else if (job_.resident && job_.op == Op::log_softmax) {
                 resident_units<false>(begin, end);
@@ -159,7 +164,7 @@ class Tiles : TileGrid<T> {
         fold(c.max, [](C a, C b) { return b > a ? b : a; });
         for (int j = 0; j < width; j += W) {
             V m = load(c.max + j);
-            const auto anchor = anchor_at(where_not_above(abs(m), V(largest_finite()), m, V(C(0))), kExact);
+            const auto anchor = anchor_at(where_not_above(abs(m), V(kLargest<C>), m, V(C(0))), kExact);
             store(c.shift + j, anchor.shift);
             store(c.floor + j, anchor.floor);
             store(c.magic + j, anchor.magic);
@@ -226,10 +231,6 @@ class Tiles : TileGrid<T> {
             for (int j = 0; j < width; ++j) c.total[j] += c.lost[j] == c.lost[j] ? c.lost[j] : 0;
         }
         fold(c.total, [](double a, double b) { return a + b; });
-    }
-
-    static constexpr C largest_finite() {
-        return sizeof(C) == 4 ? static_cast<C>(0x1.fffffep127) : static_cast<C>(0x1.fffffffffffffp1023);
     }
 
     // Columns whose maximum is infinite: their sum is 1 for +inf and 0 for -inf, NaN if there was a NaN.
@@ -436,12 +437,7 @@ class Tiles : TileGrid<T> {
     }
 
     static void prepare_scales(const Unit& u, Columns<C>& c) {
-        for (int j = 0; j < padded(u.width); ++j) {
-            const double scale = 1.0 / c.total[j];
-            c.scale[j] = static_cast<C>(scale);
-            c.scale_low[j] = sizeof(C) == 4 ? static_cast<C>(scale - static_cast<double>(c.scale[j]))
-                                            : static_cast<C>(::fma(-scale, c.total[j], 1.0) * scale);
-        }
+        reciprocals(c.total, padded(u.width), c.scale, c.scale_low);
         for (int j = 0; j < u.width; ++j) {
             if (is_infinite(c.max[j])) c.scale[j] = static_cast<C>(__builtin_nan(""));
         }
@@ -463,6 +459,12 @@ class Tiles : TileGrid<T> {
     void reduce_in_registers(const Unit& u) const {
         const ColumnSpan<T> span{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, job_.length};
         if (!ColumnReduction<T>{job_.op, span, u.width, reinterpret_cast<T*>(u.y)}.run()) chunked_unit(u);
+    }
+
+    void softmax_of_short(const Unit& u, const Unit& soon) const {
+        const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
+        ShortColumns<T>{job_.length, u.width, y, past_cache_}.softmax(
+            {reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, reinterpret_cast<const T*>(soon.x)});
     }
 
     void chunked_unit(const Unit& u) const {

@@ -45,13 +45,19 @@ inline bool may_be_usual(Vec<C> some) {
 // top: the largest elements, NaN left out; sums: n sums of exponentials.
 template <class C>
 inline bool are_usual(Vec<C> top, const double* sums, int n) {
-    for (int i = 0; i < kLanes<C>; ++i) {
-        if (!(top.v[i] <= Usual<C>::kMostX)) return false;
+    if (any_above(top, Vec<C>(Usual<C>::kMostX))) return false;
+    const VecD least = static_cast<double>(Usual<C>::kLeastSum), most = static_cast<double>(Usual<C>::kMostSum);
+    VecD strange = 0.0;
+    int i = 0;
+    for (; i + kLanes<double> <= n; i += kLanes<double>) {
+        const VecD sum = load(sums + i);
+        strange = where_not_above(sum, most, strange, VecD(1.0));
+        strange = where_not_above(least, sum, strange, VecD(1.0));
     }
-    for (int i = 0; i < n; ++i) {
+    for (; i < n; ++i) {
         if (!(sums[i] >= Usual<C>::kLeastSum && sums[i] <= Usual<C>::kMostSum)) return false;
     }
-    return true;
+    return !any_above(strange, VecD(0.5));
 }
 
 }  // namespace ONEPASS_ISA

@@ -1,0 +1,30 @@
+// What many rows' exponentials are scaled by.
+#pragma once
+
+#include "simd.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// 1 / sums[i] in two parts, the rounded and what is missing, for i < n, whole vectors of float64. By vectors and not
+// element by element: left to the compiler, a loop of one vector's lanes is unrolled into as many divisions.
+template <class C>
+inline void reciprocals(const double* sums, int n, C* high, C* low) {
+    for (int i = 0; i < n; i += kLanes<double>) {
+        const VecD sum = load(sums + i), reciprocal = VecD(1.0) / sum;
+        if constexpr (sizeof(C) == 4) {
+            typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
+            const Half rounded = __builtin_convertvector(reciprocal.v, Half);
+            const VecD missing = reciprocal - VecD(__builtin_convertvector(rounded, VecD::Native));
+            const Half lost = __builtin_convertvector(missing.v, Half);
+            __builtin_memcpy(high + i, &rounded, sizeof(rounded));
+            __builtin_memcpy(low + i, &lost, sizeof(lost));
+        } else {
+            store(high + i, reciprocal);
+            store(low + i, fma(VecD(0.0) - reciprocal, sum, VecD(1.0)) * reciprocal);
+        }
+    }
+}
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

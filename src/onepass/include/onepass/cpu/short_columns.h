@@ -1,0 +1,210 @@
+// Columns of no more than sixteen elements, side by side: up to eight vectors of them at a time, from the first row to
+// the last and once more, so that between its two passes a column is in the first cache, and a running value in its
+// register. Tiles (tiles.h, gradient_tiles.h) have arrays of these, and more to do for a tile than such columns have
+// elements. A line of columns at a time takes twice as long from memory: rows are then not read side by side.
+#pragma once
+
+#include "gradient_ops.h"
+#include "reciprocals.h"
+#include "tile_grid.h"
+#include "usual.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+// Rows of columns that lie side by side, and where those begin that are soon to be read: rows this short end too often
+// for the processor to look ahead by itself.
+template <class T>
+struct ShortRowsOf {
+    T* at;
+    std::int64_t stride;
+    T* soon = nullptr;
+
+    T* row(std::int64_t d) const { return at + d * stride; }
+    template <int kBytes>
+    ONEPASS_INLINE void fetch(std::int64_t d, int j) const {
+        const char* p = reinterpret_cast<const char*>(soon + d * stride + j);
+        for (int b = 0; b < kBytes; b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
+    }
+};
+
+// The sum of a vector of columns, as precise as a column of tiles.h: float32 adds up, float64 keeps what that loses.
+template <class C>
+struct ColumnSum : WideSum<double> {};
+template <>
+struct ColumnSum<float> {
+    VecF sum = 0.0f;
+
+    ONEPASS_INLINE void add(VecF v) { sum = sum + v; }
+    void store_lanes(double* lanes) const {
+        store(lanes, low_half(sum));
+        store(lanes + kLanes<double>, high_half(sum));
+    }
+};
+
+template <class T>
+class ShortColumns {
+    using C = Compute<T>;
+    using V = Vec<C>;
+    using P = Precision<T>;
+    static constexpr int W = kLanes<C>;
+
+   public:
+    static constexpr std::int64_t kMostRows = TileGrid<T>::kBlock;
+    static constexpr int kMostVectors = kVectorBytes == 64 ? 8 : 4;  // a quarter of the registers
+
+    std::int64_t rows;
+    int width;
+    ShortRowsOf<T> y;
+    bool past_cache;
+
+    // Whether results of that layout can go past the cache: whole lines of each row.
+    static bool in_lines(const void* y, std::int64_t stride, std::int64_t width) {
+        constexpr std::int64_t kOfLine = kCacheLine / sizeof(T);
+        return reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0 && stride % kOfLine == 0 && width % kOfLine == 0;
+    }
+
+    void softmax(ShortRowsOf<const T> x) const {
+        each([&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes); });
+    }
+
+    // Gradients that sum, of dy and of what was saved; of float32, which adds up so few as they are.
+    template <class RowOp>
+    void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
+        each([&]<int kCount>(int j, int lanes)
+                 ONEPASS_INLINE_BODY { this->gradient_of<RowOp, kCount>(saved, dy, j, lanes); });
+    }
+
+   private:
+    // Calls visit<vectors>(column, lanes) for as many vectors as there may be, then fewer, then what is left of one.
+    template <class Visit>
+    ONEPASS_INLINE void each(Visit&& visit) const {
+        int j = 0;
+        for (; j + kMostVectors * W <= width; j += kMostVectors * W) visit.template operator()<kMostVectors>(j, W);
+        rest<kMostVectors / 2>(j, visit);
+    }
+    template <int kCount, class Visit>
+    ONEPASS_INLINE void rest(int j, Visit& visit) const {
+        if constexpr (kCount > 1) {
+            if (j + kCount * W <= width) {
+                visit.template operator()<kCount>(j, W);
+                j += kCount * W;
+            }
+            rest<kCount / 2>(j, visit);
+        } else {
+            for (; j < width; j += W) visit.template operator()<1>(j, width - j < W ? width - j : W);
+        }
+    }
+
+    // Vector k of those that begin at p; of one vector, `lanes` of it.
+    template <int kCount>
+    static ONEPASS_INLINE V vector_of(const T* p, int k, int lanes, C fill) {
+        return kCount > 1 || lanes == W ? load(p + k * W) : load_n(p, lanes, fill);
+    }
+
+    // Calls value(row, vector) for all of a group's results, and writes them.
+    template <int kCount, class Value>
+    ONEPASS_INLINE void write(int j, int lanes, Value&& value) const {
+        for (std::int64_t d = 0; d < rows; ++d) {
+            T* const to = y.row(d) + j;
+            V results[kCount];
+            for (int k = 0; k < kCount; ++k) results[k] = value(d, k);
+            for (int k = 0; k < kCount; ++k) {
+                if (past_cache) {
+                    stream(to + k * W, results[k]);
+                } else if (kCount > 1 || lanes == W) {
+                    store(to + k * W, results[k]);
+                } else {
+                    store_n(to, results[k], lanes);
+                }
+            }
+        }
+    }
+
+    // ---- softmax ----
+
+    template <int kCount>
+    void softmax_of(ShortRowsOf<const T> x, int j, int lanes) const {
+        alignas(kCacheLine) C e[kMostRows * kCount * W];
+        alignas(kCacheLine) double sum[kCount * W];
+        const bool usual = softmax_if_usual<kCount>(x, j, lanes, e, sum);
+        alignas(kCacheLine) C scale[kCount * W], scale_low[kCount * W];
+        if (!usual) softmax_of_any<kCount>(x, j, lanes, e, sum);
+        reciprocals(sum, kCount * W, scale, scale_low);
+        write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
+            return scaled(P(load(e + (d * kCount + k) * W)), P(load(scale + k * W)), P(load(scale_low + k * W)));
+        });
+    }
+
+    // Every column's exponentials, and their sums.
+    template <int kCount>
+    ONEPASS_INLINE bool softmax_if_usual(ShortRowsOf<const T> x, int j, int lanes, C* e, double* sums) const {
+        const auto anchor = usual_anchor<C>();
+        V top = -kInfinity<C>;
+        ColumnSum<C> sum[kCount];
+        for (std::int64_t d = 0; d < rows; ++d) {
+            x.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
+            for (int k = 0; k < kCount; ++k) {
+                const V v = vector_of<kCount>(x.row(d) + j, k, lanes, C(0));
+                top = max_aside(v, top);
+                const V exponential = exp_of<T>(v, anchor);
+                store(e + (d * kCount + k) * W, exponential);
+                sum[k].add(exponential);
+            }
+        }
+        for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
+        return are_usual(top, sums, kCount * W);
+    }
+
+    // The same relative to each column's maximum. Of an infinite maximum all is NaN.
+    template <int kCount>
+    ONEPASS_APART void softmax_of_any(ShortRowsOf<const T> x, int j, int lanes, C* e, double* sums) const {
+        for (int k = 0; k < kCount; ++k) {
+            V max_of = -kInfinity<C>;
+            for (std::int64_t d = 0; d < rows; ++d) {
+                max_of = max(vector_of<kCount>(x.row(d) + j, k, lanes, -kInfinity<C>), max_of);
+            }
+            const V finite = where_not_above(abs(max_of), V(kLargest<C>), max_of, V(C(0)));
+            const auto anchor = anchor_at(finite, false);
+            ColumnSum<C> sum;
+            for (std::int64_t d = 0; d < rows; ++d) {
+                const V v = exp_of<T>(vector_of<kCount>(x.row(d) + j, k, lanes, -kInfinity<C>), anchor);
+                store(e + (d * kCount + k) * W, v);
+                sum.add(v);
+            }
+            sum.store_lanes(sums + k * W);
+            for (int i = 0; i < W; ++i) {
+                if (is_infinite(max_of.v[i])) sums[k * W + i] = __builtin_nan("");
+            }
+        }
+    }
+
+    // ---- gradients ----
+
+    template <class RowOp, int kCount>
+    void gradient_of(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy, int j, int lanes) const {
+        V sum[kCount];
+        for (V& s : sum) s = C(0);
+        for (std::int64_t d = 0; d < rows; ++d) {
+            dy.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
+            saved.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
+            for (int k = 0; k < kCount; ++k) {
+                const V v = vector_of<kCount>(dy.row(d) + j, k, lanes, C(0));
+                if constexpr (RowOp::kOfProducts) {
+                    sum[k] = fma(v, vector_of<kCount>(saved.row(d) + j, k, lanes, C(0)), sum[k]);
+                } else {
+                    sum[k] = sum[k] + v;
+                }
+            }
+        }
+        RowOp op[kCount];
+        for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k]);
+        write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
+            return op[k](vector_of<kCount>(saved.row(d) + j, k, lanes, C(0)),
+                         vector_of<kCount>(dy.row(d) + j, k, lanes, C(0)));
+        });
+    }
+};
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass
