@@ -261,7 +261,9 @@ def test_plain_reductions_of_rows_of_one_stream_and_of_four(op, dtype):
 
 LANES = _engine.vector_bytes() // 4
 # As many as are held at a time, and one more; a line of them, vectors of it, part of one.
-SHORT_COLUMNS = [(length, width) for length in (2, 5, 16, 17) for width in (max(8, LANES), 4 * LANES, 5 * LANES + 3, 16 * 17)]
+SHORT_COLUMNS = [
+    (length, width) for length in (2, 5, 16, 17) for width in (max(8, LANES), 4 * LANES, 5 * LANES + 3, 16 * 17)
+]
 
 
 def short_columns(dtype, length, width):
