@@ -25,6 +25,7 @@ from .thresholds import (
     FEW_GRADIENTS_THREADS,
     GRADIENT_CLUSTER_BYTES,
     GRADIENT_CLUSTER_SLICE_BYTES,
+    LEAST_GRADIENT_SLICE_BYTES,
     MULTIPROCESSORS_PER_FEW_GRADIENTS,
     PORTABLE_CLUSTER,
     ROW_EACH_THREADS,
@@ -91,8 +92,11 @@ def _blocks(choice: Choice, sizes: list[int]) -> tuple[int, int]:
         threads = max(32, ceil_power(ceil_div(choice.problem.length, of_few)))
         return min(FEW_GRADIENTS_BLOCKS, sizes[-1]), threads
     blocks = next((n for n in sizes if _row_bytes(choice) <= n * GRADIENT_CLUSTER_SLICE_BYTES), sizes[-1])
-    small = blocks >= PORTABLE_CLUSTER and choice.kept_size <= 4 and not _few(choice)
-    return blocks, ROW_EACH_THREADS if small else CLUSTER_THREADS
+    if blocks < PORTABLE_CLUSTER or choice.kept_size > 4 or _few(choice):
+        return blocks, CLUSTER_THREADS
+    if _row_bytes(choice) < blocks * LEAST_GRADIENT_SLICE_BYTES:
+        return blocks // 2, CLUSTER_THREADS
+    return blocks, ROW_EACH_THREADS
 
 
 def _cut(choice: Choice, pack: int, alignment: str, packs: int, blocks: int, threads: int) -> TeamCut | None:

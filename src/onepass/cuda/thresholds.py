@@ -135,9 +135,11 @@ LONE_GRADIENT_BYTES = 160 << 10
 # 831, 64x262144 33.6 for 42.4, but 64x524288 73 by neither.
 GRADIENT_CLUSTER_BYTES = 64 << 10
 # The blocks are as many as leave each so many bytes of both arrays. Of many rows of 16-bit elements 8 blocks and more
-# have ROW_EACH_THREADS: bfloat16 4096x50256 290, by 4 of 256 312, 512x32768 30.3 for 31.1, 4096x131072 738 by either;
-# 64x128256 20.5 with 256, 22.0 with 128. Each cluster has one row: none of these is faster with rows handed out.
+# have ROW_EACH_THREADS, unless half of them leave each at most twice the second number: bfloat16 4096x50256 290 by 8 of
+# 128, by 4 of 256 312, 512x32768 30.3 for 31.1, 4096x131072 738 by either; 64x128256 20.5 with 256, 22.0 with 128.
+# Each cluster has one row: none of these is faster with rows handed out.
 GRADIENT_CLUSTER_SLICE_BYTES = 32 << 10
+LEAST_GRADIENT_SLICE_BYTES = 24 << 10
 # Where rows are at most one for so many multiprocessors, so many blocks have a row, and threads for so many elements,
 # up to so many threads: 8x32768 float32 6.66 by 8 blocks of 512, 6.75 by 16 of 128; bfloat16 5.47, in shared memory
 # 5.73.
