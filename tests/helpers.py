@@ -1,5 +1,6 @@
 """What several test files need: element types, NumPy and torch alike, outputs that start as NaN, fresh interpreters."""
 
+import math
 import os
 import subprocess
 import sys
@@ -35,6 +36,14 @@ def random_array(shape, dtype="float32", sigma=1.0, seed=0):
 def nan_filled(shape, dtype):
     """An output to be overwritten: an element that is left out stays NaN."""
     return np.full(shape, np.nan, dtype)
+
+
+def nan_filled_past_a_line(shape, dtype, first):
+    """The same, `first` elements past the beginning of a cache line; and the memory on both sides of it."""
+    size = math.prod(shape)
+    memory = nan_filled(size + 128, dtype)
+    begin = -memory.__array_interface__["data"][0] % 64 // memory.itemsize + first
+    return memory[begin : begin + size].reshape(shape), (memory[:begin], memory[begin + size :])
 
 
 def as_kind(array, kind):

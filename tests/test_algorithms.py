@@ -15,6 +15,7 @@ from helpers import (
     SOFTMAX_FAMILY,
     as_kind,
     nan_filled,
+    nan_filled_past_a_line,
     random_array,
     to_numpy,
 )
@@ -288,15 +289,12 @@ def test_short_columns(op, dtype, monkeypatch):
         # Within the cache, past it in whole lines, and where results are no whole lines.
         for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
             monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
-            memory = nan_filled(x.size + 128, x.dtype)
-            at = -memory.__array_interface__["data"][0] % 64 // x.itemsize + first
-            out = memory[at : at + x.size].reshape(x.shape)
+            out, beside = nan_filled_past_a_line(x.shape, x.dtype, first)
             call.plan_and_run(op, x, 1, False, None, out, None)
             assert _engine.last_algorithm() in ("strided", "packed")
             assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (length, width, past, first)
             results.append(out)
-            assert np.isnan(memory[:at].astype(np.float64)).all()
-            assert np.isnan(memory[at + x.size :].astype(np.float64)).all()
+            assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside)
         for result in results[1:]:  # the same, whatever bits a NaN has
             np.testing.assert_array_equal(result.astype(np.float64), results[0].astype(np.float64))
 

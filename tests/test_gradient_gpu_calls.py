@@ -305,6 +305,11 @@ def test_shared_rows_have_blocks_that_are_at_work_at_once(op, device):
             -1,
             "cluster: 8 blocks of 256 per row, packs of 8 each, in 35040 bytes of shared memory",
         ),
+        ("softmax_backward", (4096, 50256), -1, "cluster: 8 blocks of 128 per row, packs of 8 each, in 25184 bytes"),
+        ("softmax_backward", (4096, 131072), -1, "cluster: 16 blocks of 128 per row"),
+        ("softmax_backward", (4096, 32000), -1, "cluster: 4 blocks of 256 per row"),
+        ("softmax_backward", (64, 128256), -1, "cluster: 16 blocks of 256 per row"),
+        ("softmax_backward", (4096, 16384), -1, "block_smem: "),
         ("logsumexp_backward", (64, 4096), -1, "warp: 32 lanes per segment of a row, packs of 8 each, read once"),
         ("softmax_backward", (64, 64, 48), 1, "packs of 8 each, in 16384 bytes of shared memory"),
     ],
@@ -329,6 +334,8 @@ def test_the_ladder():
     of_few = ((8192, "block"), (16384, "cluster"), (1 << 17, "cluster"), (1 << 18, "split"), (1 << 25, "stream"))
     for length, algorithm in of_few:
         assert explain("softmax_backward", (3, length), "float32", device="h200").plan.algorithm == algorithm
+    for length, algorithm in ((16376, "block"), (16384, "cluster")):  # many rows of float32, just held by a block
+        assert explain("softmax_backward", (512, length), "float32", device="h200").plan.algorithm == algorithm
     # Where there are no clusters. Most of a row waits, and of the rest dy is read again.
     for length, algorithm in ((32000, "block_smem"), (50256, "split")):
         assert explain("softmax_backward", (4096, length), "bfloat16", device="a100").plan.algorithm == algorithm

@@ -6,7 +6,17 @@ import math
 import numpy as np
 import pytest
 from gradient_cases import GRADIENTS, LIMITS, PAIRS, call, cast, error_of, expected_of, inputs_of
-from helpers import DTYPES, KINDS, as_kind, nan_filled, random_array, same_bits, to_numpy, torch_dtype
+from helpers import (
+    DTYPES,
+    KINDS,
+    as_kind,
+    nan_filled,
+    nan_filled_past_a_line,
+    random_array,
+    same_bits,
+    to_numpy,
+    torch_dtype,
+)
 from test_algorithms import CASES, longest_in_registers
 
 import onepass
@@ -159,9 +169,7 @@ def test_short_columns(op, dtype, monkeypatch):
         results = []
         for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
             monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
-            memory = nan_filled(y.size + 128, y.dtype)
-            at = -memory.__array_interface__["data"][0] % 64 // y.itemsize + first
-            out = memory[at : at + y.size].reshape(y.shape)
+            out, _ = nan_filled_past_a_line(y.shape, y.dtype, first)
             call_gradients.run_planned(op, (y, dy), 1, False, None, out, None)
             assert _engine.last_algorithm() in ("strided", "packed")
             assert error_of(op, out, (dy, y), 1, expected) <= LIMITS[op, dtype], (length, width, past, first)

@@ -43,9 +43,6 @@ struct TeamPlace {
     unsigned team;   // of the launch
     unsigned teams;  // in the launch
 
-    __device__ __forceinline__ explicit TeamPlace(const Team& team, Teams lie = Teams::neighbours)
-        : TeamPlace(static_cast<unsigned>(team.blocks), lie) {}
-
     // Of a cluster of kBlocks, or of as many as the host said (0): a division by a constant is over in no time.
     template <int kBlocks>
     static __device__ __forceinline__ TeamPlace of(const Team& team, Teams lie = Teams::neighbours) {

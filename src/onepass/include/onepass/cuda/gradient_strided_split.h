@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kShape.threads, 1) gradient_strided_split(
     using Reduce = ColumnReduce<Total, kShape.threads, kShape.across, kShape.pack>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
-    const TeamPlace place(job);
+    const auto place = TeamPlace::of<0>(job);
     TeamMemory<Total, Part::kTileRows> others(job, place);
     unsigned leaving = 0;
 

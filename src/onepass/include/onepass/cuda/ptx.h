@@ -213,7 +213,7 @@ __device__ __forceinline__ void init_barrier(unsigned long long* barrier, unsign
 
 // All threads of the cluster: the first says that this one is here, the second waits for all others. What the first
 // releases is the barriers of `init_barrier`, whose fence has seen to it; a release of its own would be a fence for all
-// of the GPU, 0.5 us before the first load.
+// of the GPU before the first load (H200: with a division there, too, 1x32768 float32 took 5.7 us for 5.4).
 __device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
