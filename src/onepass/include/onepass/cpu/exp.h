@@ -8,8 +8,10 @@
 // A row whose maximum is beyond kShiftLimit has it subtracted first (Anchor::shift). By then the subtraction is exact
 // for every x that matters: either x is within a factor of two of the maximum, or exp(x - max) is zero.
 //
-// Everything is scaled by 2^kExpBias on top, which the reciprocal of the sum takes out again: no exponential that
-// matters to the result is subnormal, and only the final multiplication rounds into the subnormal range.
+// Everything is scaled by 2^kBias on top, which the reciprocal of the sum takes out again: no exponential that matters
+// to the result is subnormal, and only the final multiplication rounds into the subnormal range. What lies further
+// below is raised to the floor, where the bits of the power of two are all zero: so exp(-inf) is 0, and no mask is
+// needed.
 //
 // Where a vector can be looked up in another one by lanes (simd.h), float32 takes as many powers of two per octave as
 // that holds (kSteps): r is that much shorter, and three coefficients do for six. Each power comes with what rounding
@@ -33,6 +35,9 @@ inline namespace ONEPASS_ISA {
 
 template <class C>
 constexpr C kLargest = sizeof(C) == 4 ? static_cast<C>(0x1.fffffep127) : static_cast<C>(0x1.fffffffffffffp1023);
+
+constexpr double kLog2E = 0x1.71547652b82fep0;
+constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
 template <class C>
 struct ExpTable;
@@ -101,7 +106,6 @@ struct ExpTable<float> : Powers<kLookupLanes> {
     static constexpr int kMantissaBits = 23;
     static constexpr int kExponentBias = kSteps > 1 ? 0 : 127;  // the powers bring it along
     static constexpr int kBias = 60;
-    static constexpr float kFloor = 118;  // e^-118 = 2^-170: far below the smallest subnormal, within reach of kBias
     // ln2 / kSteps in two parts: n * high is exact (9 bits times n), and so is x - n * high, which n brings near.
     static constexpr float kLn2High = 0x1.63p-1f / kSteps;
     static constexpr float kLn2Low = -0x1.bd0106p-13f / kSteps;
@@ -114,7 +118,6 @@ struct ExpTable<double> {
     static constexpr int kMantissaBits = 52;
     static constexpr int kExponentBias = 1023;
     static constexpr int kBias = 500;
-    static constexpr double kFloor = 866;                // 2^-1250
     static constexpr double kLn2High = 0x1.62e42feep-1;  // 32 bits
     static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
     // relative error 3.9e-18 before rounding (Lawson fit)
@@ -138,11 +141,12 @@ ONEPASS_INLINE Vec<C> polynomial(const C (&coefficients)[kTerms], Vec<C> r) {
     return q;
 }
 
+// From the row's exponent down to the floor: 2^kBias becomes 2^-127, or 2^-1023, which as bits is zero.
+template <class C>
+constexpr double kDepth = ((sizeof(C) == 4 ? 127 : 1023) + ExpTable<C>::kBias) * kLn2;
+
 template <class C>
 constexpr C kShiftLimit = sizeof(C) == 4 ? 512 : 4096;
-
-constexpr double kLog2E = 0x1.71547652b82fep0;
-constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
 template <class C>
 constexpr double kUnbias = 1.0;  // 2^-kBias
@@ -165,20 +169,22 @@ struct Coarse {
 
 // What exponentials of elements are computed in if both they and the results are T in memory.
 template <class T>
-using Precision = std::conditional_t<sizeof(T) == 2, Coarse, Vec<Compute<T>>>;
+constexpr bool kCoarse = sizeof(T) == 2;
+template <class T>
+using Precision = std::conditional_t<kCoarse<T>, Coarse, Vec<Compute<T>>>;
 
-// exp(x - anchor) * 2^kBias, to better than 1.5 ULP unless P is Coarse. NaN gives NaN; -inf and everything far below
-// gives 2^-110 or less, which is 2^-170 or less once unbiased. Not kFloored: nothing lies below the anchor's floor.
+// exp(x - anchor) * 2^kBias, to better than 1.5 ULP unless P is Coarse. NaN gives NaN; -inf and everything at the floor
+// or below it gives 0. Not kFloored: nothing lies there.
 template <class P, bool kFloored = true, class C, bool kShifted>
 ONEPASS_INLINE Vec<C> exp_in(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
     using Table = ExpTable<C>;
-    constexpr bool kCoarse = std::is_same_v<P, Coarse>;
+    constexpr bool kOfCoarse = std::is_same_v<P, Coarse>;
     if constexpr (kShifted) x = x - anchor.shift;
-    const Vec<C> above = kFloored ? raise(x, anchor.floor) : x;
+    const Vec<C> above = kFloored ? max(anchor.floor, x) : x;
     const Vec<C> t = fma(above, Vec<C>(static_cast<C>(kLog2E * Table::kSteps)), anchor.magic);
     const Vec<C> n = t - anchor.magic;
     Vec<C> r, q;
-    if constexpr (kCoarse) {
+    if constexpr (kOfCoarse) {
         r = fma(n, Vec<C>(static_cast<C>(-kLn2 / Table::kSteps)), above);
         q = polynomial(Table::kCoarse, r);
     } else {
@@ -192,8 +198,8 @@ ONEPASS_INLINE Vec<C> exp_in(Vec<C> x, const Anchor<Vec<C>, kShifted>& anchor) {
     if constexpr (Table::kSteps > 1) {
         const auto bits = (index << (Table::kMantissaBits - Table::kStepBits)) + lookup(Table::kPower, index);
         const Vec<C> power = bit_cast<typename Vec<C>::Native>(bits);
-        const Vec<C> more = kCoarse ? q * r : fma(q, r, lookup(Table::kLost, index));
-        return kFloored ? fma_raised(x, anchor.floor, power, more, power) : fma(power, more, power);
+        const Vec<C> more = kOfCoarse ? q * r : fma(q, r, lookup(Table::kLost, index));
+        return fma(power, more, power);
     } else {
         // It is multiplied, not added to e's exponent, so that NaN stays NaN.
         const Vec<C> power = bit_cast<typename Vec<C>::Native>(index << Table::kMantissaBits);
@@ -224,7 +230,7 @@ inline Anchor<Vec<C>, true> anchor_at(Vec<C> max, bool exact) {
     const Vec<C> shift = exact ? max : where_not_above(abs(max), Vec<C>(kShiftLimit<C>), Vec<C>(C(0)), max);
     const Vec<C> m = max - shift;
     const Vec<C> k = (m * Vec<C>(static_cast<C>(kLog2E)) + Vec<C>(Table::kRound)) - Vec<C>(Table::kRound);
-    return {shift, m - Vec<C>(Table::kFloor),
+    return {shift, k * Vec<C>(static_cast<C>(kLn2)) - Vec<C>(static_cast<C>(kDepth<C>)),
             Vec<C>(Table::kRound + static_cast<C>(Table::kExponentBias + Table::kBias * Table::kSteps)) -
                 Vec<C>(static_cast<C>(Table::kSteps)) * k};
 }

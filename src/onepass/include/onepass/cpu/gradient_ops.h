@@ -24,7 +24,7 @@ constexpr C kMostAbove = sizeof(C) == 4 ? 40 : 300;
 // than this, with bias, make one.
 constexpr std::uint32_t kSubnormalProduct = std::uint32_t{128} << 23;
 ONEPASS_INLINE bool may_be_subnormal(VecF e, VecF factor) {
-    return __builtin_expect(any_below(e, kSubnormalProduct - bit_cast<VecF::Bits>(factor.v)), 0);
+    return __builtin_expect(any_below(above_zero(e), small_beside(factor, kSubnormalProduct)), 0);
 }
 ONEPASS_INLINE bool may_be_subnormal(VecD, VecD) { return false; }
 inline VecD scaled_small(VecD e, VecD high, VecD) { return e * high; }  // never called
@@ -103,7 +103,7 @@ struct LogSoftmaxGradient {
             // What anchor_at has for 0, and for kBias * ln2.
             constexpr C far = static_cast<C>(Table::kBias * kLn2);
             constexpr C round = Table::kRound + static_cast<C>(Table::kExponentBias);
-            floor.v[i] = scaled_down ? -Table::kFloor : far - Table::kFloor;
+            floor.v[i] = (scaled_down ? C(0) : far) - static_cast<C>(kDepth<C>);
             magic.v[i] = scaled_down ? round + static_cast<C>(Table::kBias * Table::kSteps) : round;
             minus.v[i] = scaled_down ? minus_sum.v[i] * static_cast<C>(kUnbias<C>) : minus_sum.v[i];
         }
@@ -123,7 +123,8 @@ struct LogSoftmaxGradient {
         const VecF factor = minus.v == VecF(0.0f).v ? VecF(1.0f).v : abs(minus).v;
         if (!may_be_subnormal(e, factor)) return dx;
         const VecF product = scaled_small(e, factor, 0.0f);
-        const VecF small = minus.v < VecF(0.0f).v ? (dy - product).v : (dy + product).v;
+        const VecF more = minus.v > VecF(0.0f).v ? (dy + product).v : dx.v;
+        const VecF small = minus.v < VecF(0.0f).v ? (dy - product).v : more.v;
         return bit_cast<VecF::Bits>(e.v) + bit_cast<VecF::Bits>(factor.v) < kSubnormalProduct ? small.v : dx.v;
     }
     static VecD subtract_small(VecD, VecD, VecD dx, VecD) { return dx; }

@@ -85,44 +85,60 @@ class Rows {
             keep[0] = scratch_of<C>(Scratch::values, apart + stride);
             keep[1] = keep[0] + apart;
         }
-        using Source = std::conditional_t<kSoftmax, Normalized<T>, Applied<T, LogSoftmaxOp<Vec<C>>>>;
         Carry carry;
-        Emitter<T, Source> ready;  // the row before: at first, none
+        Ready ready;  // the row before: at first, none
         Offsets at = row(begin);
         C top = max_of(reinterpret_cast<const T*>(x_row(at)), n);
         for (std::int64_t r = begin; r < end; ++r) {
             const T* x = reinterpret_cast<const T*>(x_row(at));
             T* y = reinterpret_cast<T*>(y_row(at));
             if (r + 1 < end) at = row(r + 1);
-            MaxAhead<T> next(reinterpret_cast<const T*>(x_row(at)));
-            C* e = keep[r & 1];
-            const double sum = summed<kSoftmax>(x, n, anchor_at(Vec<C>(top), !kSoftmax), e, next, ready);
-            ready.finish();
-            if constexpr (kSoftmax) {
-                ready = Emitter<T, Source>(y, n, job_.nontemporal, {e, Scale<T>(sum)}, &carry);
-            } else {
-                const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
-                ready = Emitter<T, Source>(y, n, job_.nontemporal, {x, op}, &carry);
-            }
-            top = next.value(n);
+            C next_top;
+            const double sum = pipelined<kSoftmax>(x, anchor_at(Vec<C>(top), !kSoftmax), keep[r & 1],
+                                                   reinterpret_cast<const T*>(x_row(at)), next_top, ready, carry);
+            ready = {x, y, keep[r & 1], n, top, sum};
+            top = next_top;
         }
-        ready.finish();
+        write_ready<kSoftmax>(ready, carry).finish();
         carry.flush();
     }
 
-    // The sum of a row's exponentials; `next` and `ready` are taken along. Copies whose addresses nobody has stay in
-    // registers.
-    template <bool kSoftmax, class Ready>
-    static double summed(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep, MaxAhead<T>& next,
-                         Ready& ready) {
-        MaxAhead<T> ahead = next;
-        Ready writer = ready;
+    // A row whose results can be written.
+    struct Ready {
+        const T* x = nullptr;
+        T* y = nullptr;
+        const C* e = nullptr;
+        std::int64_t n = 0;
+        C top = 0;
+        double sum = 1;
+    };
+    template <bool kSoftmax>
+    ONEPASS_INLINE auto write_ready(const Ready& ready, Carry& carry) const {
+        if constexpr (kSoftmax) {
+            using Source = Normalized<T>;
+            return Emitter<T, Source>(ready.y, ready.n, job_.nontemporal, {ready.e, Scale<T>(ready.sum)}, &carry);
+        } else {
+            using Source = Applied<T, LogSoftmaxOp<Vec<C>>>;
+            const auto op = log_softmax_op<C>({static_cast<double>(ready.top), ready.sum * kUnbias<C>});
+            return Emitter<T, Source>(ready.y, ready.n, job_.nontemporal, {ready.x, op}, &carry);
+        }
+    }
+
+    // The sum of a row's exponentials, taking along the maximum of the next row and the results of the one before.
+    // What is under way is made in here, not handed over: a struct that was just written, field by field, and is
+    // copied as a whole has to be waited for.
+    template <bool kSoftmax>
+    ONEPASS_APART double pipelined(const T* x, const Anchor<Vec<C>, true>& anchor, C* keep, const T* next_x,
+                                   C& next_top, const Ready& ready, Carry& carry) const {
+        const std::int64_t n = job_.length;
+        MaxAhead<T> ahead(next_x);
+        auto writer = write_ready<kSoftmax>(ready, carry);
         const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
             ahead.step(i);
             writer.step();
         });
-        next = ahead;
-        ready = writer;
+        next_top = ahead.value(n);
+        writer.finish();
         return sum;
     }
 

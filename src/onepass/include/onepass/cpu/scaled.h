@@ -31,8 +31,16 @@ ONEPASS_APART inline VecF scaled_small(VecF e, VecF high, VecF low) {
     return small ? (subnormal ? bit_cast<VecF::Native>(lowered) : normal.v) : rest.v;
 }
 
+// Bits of a number not below 0, less one: so that 0, of which no product is subnormal, comes out as the largest.
+ONEPASS_INLINE VecF::Bits above_zero(VecF e) { return bit_cast<VecF::Bits>(e.v) - 1; }
+
+// Below this, above_zero(e) has an exponent that adds up to less than `limit` with that of factor, factor > 0.
+ONEPASS_INLINE VecF::Bits small_beside(VecF factor, std::uint32_t limit) {
+    const auto bits = bit_cast<VecF::Bits>(factor.v);
+    return bits < limit ? limit - 1 - bits : bits - bits;
+}
 ONEPASS_INLINE bool may_be_small(VecF e, VecF high) {
-    return __builtin_expect(any_below(e, kSmallProduct - bit_cast<VecF::Bits>(high.v)), 0);
+    return __builtin_expect(any_below(above_zero(e), small_beside(high, kSmallProduct)), 0);
 }
 
 // e * (high + low), rounded once.
@@ -47,6 +55,19 @@ ONEPASS_INLINE VecF scaled(VecF e, VecF high) {
     if (may_be_small(e, high)) return scaled_small(e, high, 0.0f);
     return e * high;
 }
+
+// The same of several vectors with the same factors: one question for all. False where a product may be small: then
+// they are not scaled.
+template <int kCount>
+ONEPASS_INLINE bool none_small(const VecF (&e)[kCount], VecF high) {
+    VecF::Bits least = above_zero(e[0]);
+    for (int k = 1; k < kCount; ++k) {
+        const auto bits = above_zero(e[k]);
+        least = bits < least ? bits : least;
+    }
+    return __builtin_expect(!any_below(least, small_beside(high, kSmallProduct)), 1);
+}
+ONEPASS_INLINE bool none_small(const VecD*, VecD) { return true; }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

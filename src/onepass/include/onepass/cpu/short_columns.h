@@ -146,7 +146,7 @@ class ShortColumns {
             x.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
             for (int k = 0; k < kCount; ++k) {
                 const V v = vector_of<kCount>(x.row(d) + j, k, lanes, C(0));
-                top = max_aside(v, top);
+                top = max(v, top);
                 const V exponential = exp_of<T>(v, anchor);
                 store(e + (d * kCount + k) * W, exponential);
                 sum[k].add(exponential);

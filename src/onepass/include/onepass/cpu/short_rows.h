@@ -128,7 +128,7 @@ class ShortRows : RowBatches<T> {
     ONEPASS_INLINE V exponentials(const T* x, const Anchor<V, kShifted>& anchor, C* e, V& top) const {
         V sum = C(0);
         visit_row(x, -kInfinity<C>, [&](int i, V v) ONEPASS_INLINE_BODY {
-            top = max_aside(v, top);
+            top = max(v, top);
             const V exponential = exp_of<T>(v, anchor);
             store(e + i, exponential);
             sum = sum + exponential;
@@ -152,7 +152,7 @@ class ShortRows : RowBatches<T> {
         V part[W];
         for (int r = 0; r < b.count; ++r) {
             V top = -kInfinity<C>;
-            visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY { top = max_aside(v, top); });
+            visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY { top = max(v, top); });
             part[r] = top;
         }
         repeat_first(b, part);
@@ -259,7 +259,7 @@ class ShortRows : RowBatches<T> {
             fetch(b, r);
             V best = worst;
             visit_row(b.x[r], worst, [&](int, V v) ONEPASS_INLINE_BODY {
-                best = kSign > 0 ? max_aside(v, best) : min(v, best);
+                best = kSign > 0 ? max(v, best) : min(v, best);
                 nan = nan_or(v, nan);
             });
             part[r] = best;

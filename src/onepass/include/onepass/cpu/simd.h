@@ -80,10 +80,7 @@ struct Vec {
     friend Vec operator*(Vec a, Vec b) { return a.v * b.v; }
     friend Vec operator/(Vec a, Vec b) { return a.v / b.v; }
 
-    // The larger; b where either is NaN. So max(x, running) skips NaN, and max(floor, x) keeps it.
-    friend Vec max(Vec a, Vec b) { return a.v > b.v ? a.v : b.v; }
-    friend Vec min(Vec a, Vec b) { return a.v < b.v ? a.v : b.v; }
-    friend Vec abs(Vec a) { return a.v < Native{} ? -a.v : a.v; }
+    friend Vec abs(Vec a) { return (Native)((Bits)a.v & (~Bits{} >> 1)); }
     // x where x is NaN, else otherwise
     friend Vec nan_or(Vec x, Vec otherwise) { return x.v == x.v ? otherwise.v : x.v; }
     friend Vec where_not_above(Vec a, Vec limit, Vec yes, Vec no) { return a.v <= limit.v ? yes.v : no.v; }

@@ -4,9 +4,11 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// max, where a processor may have a way to it that leaves the multiplying units alone.
-inline VecF max_aside(VecF a, VecF b) { return max(a, b); }
-inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
+// The larger, the smaller; b where either is NaN. So max(x, running) skips NaN, and max(floor, x) keeps it.
+inline VecF max(VecF a, VecF b) { return (VecF::Native)_mm256_max_ps((__m256)a.v, (__m256)b.v); }
+inline VecD max(VecD a, VecD b) { return (VecD::Native)_mm256_max_pd((__m256d)a.v, (__m256d)b.v); }
+inline VecF min(VecF a, VecF b) { return (VecF::Native)_mm256_min_ps((__m256)a.v, (__m256)b.v); }
+inline VecD min(VecD a, VecD b) { return (VecD::Native)_mm256_min_pd((__m256d)a.v, (__m256d)b.v); }
 
 // Lanes of one vector by the low bits of another.
 constexpr int kLookupLanes = 8;
@@ -18,14 +20,6 @@ inline VecF lookup(const float (&table)[8], VecF::Bits index) {
     return (VecF::Native)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)index);
 }
 
-// What lies below a floor: raised to it beforehand (raise), or, here, made 0 at the end (fma_raised).
-inline VecF raise(VecF x, VecF) { return x; }
-inline VecD raise(VecD x, VecD floor) { return max(floor, x); }
-inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
-    const __m256 keep = _mm256_cmp_ps((__m256)x.v, (__m256)floor.v, _CMP_NLT_UQ);
-    return (VecF::Native)_mm256_and_ps(keep, _mm256_fmadd_ps((__m256)a.v, (__m256)b.v, (__m256)c.v));
-}
-
 // An exponential: added to the sum, or, where x is the top of its row, counted.
 inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
     const VecF zero = 0.0f, one = 1.0f;
@@ -33,10 +27,10 @@ inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
     tops.v = tops.v + (x.v == top.v ? one.v : zero.v);
 }
 
-// Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
-inline bool any_below(VecF v, VecF::Bits limit) {
-    const __m256 below = _mm256_castsi256_ps(_mm256_cmpgt_epi32((__m256i)limit, _mm256_castps_si256((__m256)v.v)));
-    return _mm256_movemask_ps(_mm256_and_ps(below, _mm256_cmp_ps((__m256)v.v, _mm256_setzero_ps(), _CMP_NEQ_UQ))) != 0;
+// Whether a lane is below its limit.
+inline bool any_below(VecF::Bits a, VecF::Bits limit) {
+    const __m256i larger = _mm256_max_epu32((__m256i)a, (__m256i)limit);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi32(larger, (__m256i)a)) != -1;
 }
 
 // Whether a lane is above its limit. NaN is not.

@@ -1,18 +1,17 @@
 // AVX-512: 64 bytes. Included by simd.h.
 //
-// Where a multiplication, an addition and a comparison would do alike, the one that leaves the multiplying units alone
-// is taken: on many servers there is one of them for 64-byte vectors, and it is what softmax waits for.
+// What softmax waits for are the units that multiply. A Zen 4 multiplies one vector a cycle, and compares into masks
+// there, too; maxima, additions and shifts have units of their own, and integers go to any (docs/performance-notes.md).
 #pragma once
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// max, by comparing and choosing.
-inline VecF max_aside(VecF a, VecF b) {
-    const __mmask16 above = _mm512_cmp_ps_mask((__m512)a.v, (__m512)b.v, _CMP_GT_OQ);
-    return (VecF::Native)_mm512_mask_mov_ps((__m512)b.v, above, (__m512)a.v);
-}
-inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
+// The larger, the smaller; b where either is NaN. So max(x, running) skips NaN, and max(floor, x) keeps it.
+inline VecF max(VecF a, VecF b) { return (VecF::Native)_mm512_max_ps((__m512)a.v, (__m512)b.v); }
+inline VecD max(VecD a, VecD b) { return (VecD::Native)_mm512_max_pd((__m512d)a.v, (__m512d)b.v); }
+inline VecF min(VecF a, VecF b) { return (VecF::Native)_mm512_min_ps((__m512)a.v, (__m512)b.v); }
+inline VecD min(VecD a, VecD b) { return (VecD::Native)_mm512_min_pd((__m512d)a.v, (__m512d)b.v); }
 
 // Lanes of one vector by the low bits of another.
 constexpr int kLookupLanes = 16;
@@ -23,14 +22,6 @@ inline VecF lookup(const float (&table)[16], VecF::Bits index) {
     return (VecF::Native)_mm512_permutexvar_ps((__m512i)index, _mm512_load_ps(table));
 }
 
-// What lies below a floor: raised to it beforehand (raise), or, here, made 0 by a mask at the end (fma_raised).
-inline VecF raise(VecF x, VecF) { return x; }
-inline VecD raise(VecD x, VecD floor) { return max(floor, x); }
-inline VecF fma_raised(VecF x, VecF floor, VecF a, VecF b, VecF c) {
-    const __mmask16 keep = _mm512_cmp_ps_mask((__m512)x.v, (__m512)floor.v, _CMP_NLT_UQ);
-    return (VecF::Native)_mm512_maskz_fmadd_ps(keep, (__m512)a.v, (__m512)b.v, (__m512)c.v);
-}
-
 // An exponential: added to the sum, or, where x is the top of its row, counted.
 inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
     const __mmask16 at_top = _mm512_cmp_ps_mask((__m512)x.v, (__m512)top.v, _CMP_EQ_OQ);
@@ -38,10 +29,9 @@ inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
     tops = (VecF::Native)_mm512_mask_add_ps((__m512)tops.v, at_top, (__m512)tops.v, _mm512_set1_ps(1));
 }
 
-// Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
-inline bool any_below(VecF v, VecF::Bits limit) {
-    const __mmask16 below = _mm512_cmplt_epi32_mask(_mm512_castps_si512((__m512)v.v), (__m512i)limit);
-    return _mm512_mask_cmp_ps_mask(below, (__m512)v.v, _mm512_setzero_ps(), _CMP_NEQ_UQ) != 0;
+// Whether a lane is below its limit.
+inline bool any_below(VecF::Bits a, VecF::Bits limit) {
+    return _mm512_cmplt_epu32_mask((__m512i)a, (__m512i)limit) != 0;
 }
 
 // Whether a lane is above its limit. NaN is not.

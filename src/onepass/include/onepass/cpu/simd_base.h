@@ -4,17 +4,17 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// max, where a processor may have a way to it that leaves the multiplying units alone.
-inline VecF max_aside(VecF a, VecF b) { return max(a, b); }
-inline VecD max_aside(VecD a, VecD b) { return max(a, b); }
+// The larger, the smaller; b where either is NaN. So max(x, running) skips NaN, and max(floor, x) keeps it.
+template <class C>
+inline Vec<C> max(Vec<C> a, Vec<C> b) {
+    return a.v > b.v ? a.v : b.v;
+}
+template <class C>
+inline Vec<C> min(Vec<C> a, Vec<C> b) {
+    return a.v < b.v ? a.v : b.v;
+}
 
 constexpr int kLookupLanes = 1;  // none
-
-// What lies below a floor: raised to it beforehand.
-template <class V>
-inline V raise(V x, V floor) {
-    return max(floor, x);
-}
 
 // An exponential: added to the sum, or, where x is the top of its row, counted.
 inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
@@ -23,13 +23,10 @@ inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
     tops.v = tops.v + (x.v == top.v ? one.v : zero.v);
 }
 
-// Whether a lane lies below `limit`, by their bits as signed integers, and is not zero.
-inline bool any_below(VecF v, VecF::Bits limit) {
-    const auto bits = bit_cast<VecF::Bits>(v.v);
+// Whether a lane is below its limit.
+inline bool any_below(VecF::Bits a, VecF::Bits limit) {
     bool any = false;
-    for (int i = 0; i < 4; ++i) {
-        any |= static_cast<std::int32_t>(bits[i]) < static_cast<std::int32_t>(limit[i]) && bits[i] != 0;
-    }
+    for (int i = 0; i < 4; ++i) any |= a[i] < limit[i];
     return any;
 }
 

@@ -57,7 +57,7 @@ class MaxAhead {
     explicit MaxAhead(const T* x) : x_(x) {}
 
     ONEPASS_INLINE void step(std::int64_t i) {
-        for (int k = 0; k < 4; ++k) m_[k] = max_aside(load(x_ + i + k * W), m_[k]);
+        for (int k = 0; k < 4; ++k) m_[k] = max(load(x_ + i + k * W), m_[k]);
         const char* p = reinterpret_cast<const char*>(x_ + i + kAhead);
         for (int b = 0; b < 4 * W * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 2);
         done_ = i + 4 * W;
@@ -208,7 +208,7 @@ inline Partial state_of(const T* x, std::int64_t n, const T* next) {
         const auto anchor = usual_anchor<C>();
         Vec<C> top = -kInfinity<C>;
         const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY {
-            top = max_aside(v, top);
+            top = max(v, top);
             return exp_of<T>(v, anchor);
         };
         if (n < kLanes<C> || may_be_usual(load(x))) {
@@ -284,7 +284,14 @@ struct Scale {
     ONEPASS_INLINE Vec<C> operator()(Vec<C> e) const { return scaled(P(e), P(high), P(low)); }
 };
 
+// e * (high + low), as precise as T shows, where the product is known not to be small.
+template <class T, class C>
+ONEPASS_INLINE Vec<C> times(Vec<C> e, Vec<C> high, Vec<C> low) {
+    return kCoarse<T> ? e * high : fma(e, high, e * low);
+}
+
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
+// vectors(i, results) gives several at once; false: they have to be looked at one by one.
 template <class T, class RowOp>
 struct Applied {
     const T* x = nullptr;
@@ -295,6 +302,21 @@ struct Applied {
         return op(load(x + i));
     }
     auto operator()(std::int64_t i, int n) const { return op(load_n(x + i, n, Compute<T>(0))); }
+    template <int kCount, class C>
+    ONEPASS_INLINE bool vectors(std::int64_t i, Vec<C> (&results)[kCount]) const {
+        if (next) {
+            for (int k = 0; k < kCount; ++k) __builtin_prefetch(next + i + k * kLanes<C>, 0, 2);
+        }
+        for (int k = 0; k < kCount; ++k) results[k] = load(x + i + k * kLanes<C>);
+        if constexpr (requires { op.scale; }) {
+            for (Vec<C>& v : results) v = exp_anchored(Precision<T>(v), op.anchor);
+            if (!none_small(results, Vec<C>(op.scale))) return false;
+            for (Vec<C>& v : results) v = times<T>(v, Vec<C>(op.scale), Vec<C>(op.scale_low));
+        } else {
+            for (Vec<C>& v : results) v = op(v);
+        }
+        return true;
+    }
 };
 
 template <class T>
@@ -304,6 +326,13 @@ struct Normalized {
     Scale<T> scale;
     ONEPASS_INLINE auto operator()(std::int64_t i) const { return scale(load(e + i)); }
     auto operator()(std::int64_t i, int n) const { return scale(load_n(e + i, n, C(0))); }
+    template <int kCount>
+    ONEPASS_INLINE bool vectors(std::int64_t i, Vec<C> (&results)[kCount]) const {
+        for (int k = 0; k < kCount; ++k) results[k] = load(e + i + k * kLanes<C>);
+        if (!none_small(results, scale.high)) return false;
+        for (Vec<C>& v : results) v = times<T>(v, scale.high, scale.low);
+        return true;
+    }
 };
 
 // The line of results that a row shares with the next one. Half a line stored past the cache costs as much as several
@@ -362,17 +391,19 @@ class Emitter {
 
     ONEPASS_INLINE void step() {
         if (i_ + 4 * W > n_) return;
-        const auto a = value_(i_), b = value_(i_ + W), c = value_(i_ + 2 * W), d = value_(i_ + 3 * W);
-        if (past_cache_) {
-            stream(y_ + i_, a);
-            stream(y_ + i_ + W, b);
-            stream(y_ + i_ + 2 * W, c);
-            stream(y_ + i_ + 3 * W, d);
+        Vec<Compute<T>> results[4];
+        bool usual = true;
+        if constexpr (requires { value_.vectors(i_, results); }) {
+            usual = value_.vectors(i_, results);
         } else {
-            store(y_ + i_, a);
-            store(y_ + i_ + W, b);
-            store(y_ + i_ + 2 * W, c);
-            store(y_ + i_ + 3 * W, d);
+            for (int k = 0; k < 4; ++k) results[k] = value_(i_ + k * W);
+        }
+        if (__builtin_expect(!usual, 0)) {
+            put_any(y_, i_, past_cache_, value_);
+        } else {
+            for (int k = 0; k < 4; ++k) {
+                past_cache_ ? stream(y_ + i_ + k * W, results[k]) : store(y_ + i_ + k * W, results[k]);
+            }
         }
         i_ += 4 * W;
     }
@@ -393,6 +424,13 @@ class Emitter {
     }
 
    private:
+    // Four vectors that have to be looked at one by one. Not a member: for the sake of a call with `this` all of it
+    // would be in memory.
+    ONEPASS_APART static void put_any(T* y, std::int64_t i, bool past_cache, Source value) {
+        for (int k = 0; k < 4; ++k) {
+            past_cache ? stream(y + i + k * W, value(i + k * W)) : store(y + i + k * W, value(i + k * W));
+        }
+    }
     // The next `count` results: a head or a tail.
     ONEPASS_APART void write(T* to, std::int64_t count) {
         const std::int64_t end = i_ + count;

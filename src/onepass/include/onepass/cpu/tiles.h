@@ -138,7 +138,7 @@ class Tiles : TileGrid<T> {
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
         const auto exponential = [&](V v, int) ONEPASS_INLINE_BODY {
-            top = max_aside(v, top);
+            top = max(v, top);
             return exp_of<T>(v, anchor);
         };
         add_up<false>(u, begin, end, c, keep, exponential, beside);
