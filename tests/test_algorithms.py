@@ -308,3 +308,39 @@ def test_a_short_column_does_not_depend_on_those_beside_it(dtype):
         same = (x == calm).all(axis=1)
         assert same.sum() == 3 * width - 5
         assert y.transpose(0, 2, 1)[same].tobytes() == alone.transpose(0, 2, 1)[same].tobytes(), (length, width)
+
+
+# A group of vectors of columns and more, the fewer that are left, part of one; one tile, and several.
+COLUMNS = [(1, 3), (3, 0), (4, 1), (8, 0), (8, 1), (15, 5), (16, 0), (25, 7)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+def test_columns_of_any_number(op, dtype, monkeypatch):
+    """A column's result depends on nothing beside it, nor on where results go."""
+    for length in (18, 35):
+        for width in (vectors * LANES + rest for vectors, rest in COLUMNS):
+            x = short_columns(dtype, length, max(width, 17))
+            x[2] *= 30  # products that are subnormal
+            expected = getattr(reference, op)(x, 1)
+            results = []
+            for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
+                monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+                out, beside = nan_filled_past_a_line(expected.shape, x.dtype, first)
+                call.plan_and_run(op, x, 1, False, None, out, None)
+                assert _engine.last_algorithm() == "strided"
+                assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (length, width, past, first)
+                assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside)
+                results.append(out.astype(np.float64))
+            few = call.plan_and_run(op, x[..., :17], 1, False, None, None, "strided").astype(np.float64)
+            for result in results:
+                np.testing.assert_array_equal(result, results[0])
+                np.testing.assert_array_equal(result[..., :17], few)
+
+
+def test_only_whole_lines_of_a_tile_go_past_the_cache():
+    for shape, lines in (((64, 1000, 196), False), ((64, 1000, 192), True), ((640, 1000, 15), True)):
+        chosen = onepass.explain("softmax", shape, "float32", dim=1).plan
+        assert chosen.nontemporal == lines, (shape, chosen)
+    gradient = onepass.explain("softmax_backward", (64, 1000, 196), "float32", dim=1).plan
+    assert gradient.nontemporal

@@ -69,5 +69,32 @@ ONEPASS_INLINE bool none_small(const VecF (&e)[kCount], VecF high) {
 }
 ONEPASS_INLINE bool none_small(const VecD*, VecD) { return true; }
 
+// The least of many exponentials that are not 0: beside the factors of all it tells whether any product may be small.
+template <class C>
+struct Least {
+    static Least unknown() { return {}; }
+    ONEPASS_INLINE void add(Vec<C>) {}
+    bool small_beside_any(const C*, int) const { return false; }
+};
+template <>
+struct Least<float> {
+    VecF::Bits bits = ~VecF::Bits{};
+
+    static Least unknown() { return {VecF::Bits{}}; }
+    ONEPASS_INLINE void add(VecF e) {
+        const auto other = above_zero(e);
+        bits = other < bits ? other : bits;
+    }
+    bool small_beside_any(const float* factors, int n) const {
+        std::uint32_t least = bits[0];
+        for (int i = 1; i < kLanes<float>; ++i) least = bits[i] < least ? bits[i] : least;
+        bool any = false;
+        for (int j = 0; j < n; j += kLanes<float>) {
+            any |= any_below(VecF::Bits{} + least, small_beside(load(factors + j), kSmallProduct));
+        }
+        return any;
+    }
+};
+
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -4,6 +4,7 @@
 // elements. A line of columns at a time takes twice as long from memory: rows are then not read side by side.
 #pragma once
 
+#include "column_groups.h"
 #include "gradient_ops.h"
 #include "reciprocals.h"
 #include "tile_grid.h"
@@ -65,43 +66,19 @@ class ShortColumns {
     }
 
     void softmax(ShortRowsOf<const T> x) const {
-        each([&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes); });
+        each_group<C, kMostVectors>(
+            width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes); });
     }
 
     // Gradients that sum, of dy and of what was saved; of float32, which adds up so few as they are.
     template <class RowOp>
     void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
-        each([&]<int kCount>(int j, int lanes)
-                 ONEPASS_INLINE_BODY { this->gradient_of<RowOp, kCount>(saved, dy, j, lanes); });
+        each_group<C, kMostVectors>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+            this->gradient_of<RowOp, kCount>(saved, dy, j, lanes);
+        });
     }
 
    private:
-    // Calls visit<vectors>(column, lanes) for as many vectors as there may be, then fewer, then what is left of one.
-    template <class Visit>
-    ONEPASS_INLINE void each(Visit&& visit) const {
-        int j = 0;
-        for (; j + kMostVectors * W <= width; j += kMostVectors * W) visit.template operator()<kMostVectors>(j, W);
-        rest<kMostVectors / 2>(j, visit);
-    }
-    template <int kCount, class Visit>
-    ONEPASS_INLINE void rest(int j, Visit& visit) const {
-        if constexpr (kCount > 1) {
-            if (j + kCount * W <= width) {
-                visit.template operator()<kCount>(j, W);
-                j += kCount * W;
-            }
-            rest<kCount / 2>(j, visit);
-        } else {
-            for (; j < width; j += W) visit.template operator()<1>(j, width - j < W ? width - j : W);
-        }
-    }
-
-    // Vector k of those that begin at p; of one vector, `lanes` of it.
-    template <int kCount>
-    static ONEPASS_INLINE V vector_of(const T* p, int k, int lanes, C fill) {
-        return kCount > 1 || lanes == W ? load(p + k * W) : load_n(p, lanes, fill);
-    }
-
     // Calls value(row, vector) for all of a group's results, and writes them.
     template <int kCount, class Value>
     ONEPASS_INLINE void write(int j, int lanes, Value&& value) const {
@@ -145,7 +122,7 @@ class ShortColumns {
         for (std::int64_t d = 0; d < rows; ++d) {
             x.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
             for (int k = 0; k < kCount; ++k) {
-                const V v = vector_of<kCount>(x.row(d) + j, k, lanes, C(0));
+                const V v = vector_of<kCount, T>(x.row(d) + j, k, lanes, C(0));
                 top = max(v, top);
                 const V exponential = exp_of<T>(v, anchor);
                 store(e + (d * kCount + k) * W, exponential);
@@ -162,13 +139,13 @@ class ShortColumns {
         for (int k = 0; k < kCount; ++k) {
             V max_of = -kInfinity<C>;
             for (std::int64_t d = 0; d < rows; ++d) {
-                max_of = max(vector_of<kCount>(x.row(d) + j, k, lanes, -kInfinity<C>), max_of);
+                max_of = max(vector_of<kCount, T>(x.row(d) + j, k, lanes, -kInfinity<C>), max_of);
             }
             const V finite = where_not_above(abs(max_of), V(kLargest<C>), max_of, V(C(0)));
             const auto anchor = anchor_at(finite, false);
             ColumnSum<C> sum;
             for (std::int64_t d = 0; d < rows; ++d) {
-                const V v = exp_of<T>(vector_of<kCount>(x.row(d) + j, k, lanes, -kInfinity<C>), anchor);
+                const V v = exp_of<T>(vector_of<kCount, T>(x.row(d) + j, k, lanes, -kInfinity<C>), anchor);
                 store(e + (d * kCount + k) * W, v);
                 sum.add(v);
             }
@@ -189,9 +166,9 @@ class ShortColumns {
             dy.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
             saved.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
             for (int k = 0; k < kCount; ++k) {
-                const V v = vector_of<kCount>(dy.row(d) + j, k, lanes, C(0));
+                const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {
-                    sum[k] = fma(v, vector_of<kCount>(saved.row(d) + j, k, lanes, C(0)), sum[k]);
+                    sum[k] = fma(v, vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)), sum[k]);
                 } else {
                     sum[k] = sum[k] + v;
                 }
@@ -200,8 +177,8 @@ class ShortColumns {
         RowOp op[kCount];
         for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k]);
         write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
-            return op[k](vector_of<kCount>(saved.row(d) + j, k, lanes, C(0)),
-                         vector_of<kCount>(dy.row(d) + j, k, lanes, C(0)));
+            return op[k](vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)),
+                         vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0)));
         });
     }
 };

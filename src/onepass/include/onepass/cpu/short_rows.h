@@ -97,27 +97,33 @@ class ShortRows : RowBatches<T> {
     void softmax(const Batch& b) const {
         alignas(kCacheLine) C e[W * kMostVectors * W];
         alignas(kCacheLine) double sum[W];
-        if (!softmax_sums_if_usual(b, e, sum)) softmax_sums_of_any(b, e, sum);
+        Least<C> least;
+        if (!softmax_sums_if_usual(b, e, sum, least)) softmax_sums_of_any(b, e, sum, least);
         alignas(kCacheLine) C scale[W], scale_low[W];
         reciprocals(sum, W, scale, scale_low);
-        Batches::store_rows(
-            b.y, b.count,
-            [&](int r, int i, int) ONEPASS_INLINE_BODY {
-                const V exponential = load(e + r * stride_ + i);
-                return scaled(P(exponential), P(scale[r]), P(scale_low[r]));
-            },
-            Nothing{});
+        const auto write = [&](auto&& value) ONEPASS_INLINE_BODY {
+            Batches::store_rows(
+                b.y, b.count,
+                [&](int r, int i, int)
+                    ONEPASS_INLINE_BODY { return value(load(e + r * stride_ + i), V(scale[r]), V(scale_low[r])); },
+                Nothing{});
+        };
+        if (__builtin_expect(least.small_beside_any(scale, W), 0)) {
+            write([](V v, V high, V low) ONEPASS_INLINE_BODY { return V(scaled(P(v), P(high), P(low))); });
+        } else {
+            write([](V v, V high, V low) ONEPASS_INLINE_BODY { return times<T>(v, high, low); });
+        }
     }
 
     // Every row's exponentials, and their sum.
-    ONEPASS_INLINE bool softmax_sums_if_usual(const Batch& b, C* e, double (&sum)[W]) const {
+    ONEPASS_INLINE bool softmax_sums_if_usual(const Batch& b, C* e, double (&sum)[W], Least<C>& least) const {
         if (n_ >= W && !may_be_usual(load(b.x[0]))) return false;
         V part[W];
         V top = -kInfinity<C>;
         const auto anchor = usual_anchor<C>();
         for (int r = 0; r < b.count; ++r) {
             fetch(b, r);
-            part[r] = exponentials(b.x[r], anchor, e + r * stride_, top);
+            part[r] = exponentials(b.x[r], anchor, e + r * stride_, top, least);
         }
         repeat_first(b, part);
         wide_sums(part, sum);
@@ -125,23 +131,24 @@ class ShortRows : RowBatches<T> {
     }
 
     template <bool kShifted>
-    ONEPASS_INLINE V exponentials(const T* x, const Anchor<V, kShifted>& anchor, C* e, V& top) const {
+    ONEPASS_INLINE V exponentials(const T* x, const Anchor<V, kShifted>& anchor, C* e, V& top, Least<C>& least) const {
         V sum = C(0);
         visit_row(x, -kInfinity<C>, [&](int i, V v) ONEPASS_INLINE_BODY {
             top = max(v, top);
             const V exponential = exp_of<T>(v, anchor);
             store(e + i, exponential);
             sum = sum + exponential;
+            least.add(exponential);
         });
         return sum;
     }
 
-    ONEPASS_APART void softmax_sums_of_any(const Batch& b, C* e, double (&sum)[W]) const {
+    ONEPASS_APART void softmax_sums_of_any(const Batch& b, C* e, double (&sum)[W], Least<C>& least) const {
         const auto anchors = anchor_at(tops(b), false);
         V part[W], unused = C(0);
         for (int r = 0; r < b.count; ++r) {
             const Anchor<V, true> anchor{V(anchors.shift.v[r]), V(anchors.floor.v[r]), V(anchors.magic.v[r])};
-            part[r] = exponentials(b.x[r], anchor, e + r * stride_, unused);
+            part[r] = exponentials(b.x[r], anchor, e + r * stride_, unused, least);
         }
         repeat_first(b, part);
         wide_sums(part, sum);

@@ -16,6 +16,8 @@ class TileGrid {
     static constexpr std::int64_t kAhead = 8;
     static constexpr std::int64_t kSoonBytes = 16 << 10;  // the same of short columns, which end before that
 
+    static int padded(int width) { return (width + kLanes<Compute<T>> - 1) / kLanes<Compute<T>> * kLanes<Compute<T>>; }
+
    protected:
     using C = Compute<T>;
     static constexpr int W = kLanes<C>;
@@ -75,8 +77,6 @@ class TileGrid {
     // Columns that differ; packed, the others repeat them.
     int distinct(int width) const { return packed_ ? static_cast<int>(inner_) : width; }
 
-    static int padded(int width) { return (width + W - 1) / W * W; }
-
     // packed: every group of columns that is one inner element gets the combination of all.
     template <class Value, class Combine>
     void fold(Value* values, Combine&& combine) const {
@@ -105,6 +105,29 @@ class TileGrid {
         T* buffer = scratch_of<T>(Scratch::output, kMostColumns);
         emit(buffer, width, false, source);
         scatter(y, job_.out, offset, packed_ ? 1 : job_.inner.y_stride, buffer, width);
+    }
+
+    // Writes row d of a tile's results where they lie, value(j, lanes) being the vector at column j: the lines that are
+    // its own past the cache. False if they have to be scattered.
+    template <class Value>
+    ONEPASS_INLINE bool write_plain_row(char* results, int width, std::int64_t d, Value&& value) const {
+        constexpr int kOfLine = kCacheLine / static_cast<int>(sizeof(T));
+        T* y = reinterpret_cast<T*>(results) + d * steps_ * job_.reduce[0].y_stride;
+        const auto misaligned = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
+        if (!y_direct_ || misaligned % sizeof(T) != 0) return false;
+        int j = 0;
+        const auto put_up_to = [&](int end) ONEPASS_INLINE_BODY {
+            for (; j + W <= end; j += W) store(y + j, value(j, W));
+            if (j < end) store_n(y + j, value(j, end - j), end - j);
+            j = end;
+        };
+        if (past_cache_) {
+            const int head = misaligned == 0 ? 0 : (kCacheLine - misaligned) / static_cast<int>(sizeof(T));
+            if (head > 0) put_up_to(head < width ? head : width);
+            for (const int lines = j + (width - j) / kOfLine * kOfLine; j < lines; j += W) stream(y + j, value(j, W));
+        }
+        put_up_to(width);
+        return true;
     }
 
     // Whether the columns are short, their rows whole steps, and their results written where they lie; past the cache

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "column_reductions.h"
+#include "columns.h"
 #include "partial.h"
 #include "reciprocals.h"
 #include "short_columns.h"
@@ -18,21 +19,6 @@
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
-
-// Per-column running values of one chunk of a tile. Widest tile: 16 vectors.
-template <class C>
-struct alignas(64) Columns {
-    static constexpr int kMost = 16 * kLanes<C>;
-    C max[kMost];
-    C shift[kMost];
-    C floor[kMost];
-    C magic[kMost];
-    C sum[kMost];
-    C scale[kMost];
-    C scale_low[kMost];
-    double total[kMost];
-    double lost[kMost];  // by the additions to total, where C is float64
-};
 
 template <class T>
 class Tiles : TileGrid<T> {
@@ -94,6 +80,12 @@ class Tiles : TileGrid<T> {
         return buffer;
     }
 
+    // Columns that lie where they are read, one under each lane.
+    bool in_place() const { return !packed_ && x_direct_; }
+    TileInPlace<T> tile(const Unit& u) const {
+        return {reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, u.width, tile_rows()};
+    }
+
     ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
         if (!x_direct_ || d < 0 || d >= tile_rows()) return;
         const char* p =
@@ -116,10 +108,10 @@ class Tiles : TileGrid<T> {
 
     // ---- the state of rows [begin, end) of a tile, one Partial per column ----
 
-    // Fills c.max, the anchors and c.total; `keep`, if not null, receives the exponentials, `padded` per row.
+    // Fills c.max, the anchors and c.total; `keep`, if not a null pointer, receives the exponentials, `padded` per row.
     // beside(d) is work to do next to row d.
-    template <bool kExact, class Beside>
-    void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+    template <bool kExact, class Keep, class Beside>
+    void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
                       Beside&& beside) const {
         if constexpr (kExact) {
             exponentials_of_any<true>(u, begin, end, c, keep, beside);
@@ -132,8 +124,8 @@ class Tiles : TileGrid<T> {
         }
     }
 
-    template <class Beside>
-    bool exponentials_if_usual(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+    template <class Keep, class Beside>
+    bool exponentials_if_usual(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
                                Beside&& beside) const {
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
@@ -151,15 +143,19 @@ class Tiles : TileGrid<T> {
         return true;
     }
 
-    template <bool kExact, class Beside>
-    ONEPASS_APART void exponentials_of_any(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
-                                           Beside&& beside) const {
+    template <bool kExact, class Keep, class Beside>
+    ONEPASS_APART void exponentials_of_any(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
+                                           Keep keep, Beside&& beside) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
-        for (std::int64_t d = begin; d < end; ++d) {
-            visit_row(u, d, buffer, -kInfinity<C>,
-                      [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
+        if (in_place()) {
+            tile(u).maxima(begin, end, c);
+        } else {
+            for (std::int64_t d = begin; d < end; ++d) {
+                visit_row(u, d, buffer, -kInfinity<C>,
+                          [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
+            }
         }
         fold(c.max, [](C a, C b) { return b > a ? b : a; });
         for (int j = 0; j < width; j += W) {
@@ -169,7 +165,10 @@ class Tiles : TileGrid<T> {
             store(c.floor + j, anchor.floor);
             store(c.magic + j, anchor.magic);
         }
+        const auto zero = anchor_at(V(C(0)), true);
         const auto exponential = [&](V v, int j) ONEPASS_INLINE_BODY {
+            // Relative to the maximum itself, all that columns differ in is that.
+            if constexpr (kExact) return exp_of<T>(v, Anchor<V, true>{load(c.shift + j), zero.floor, zero.magic});
             return exp_of<T>(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
         };
         add_up<kExact>(u, begin, end, c, keep, exponential, beside);
@@ -177,8 +176,8 @@ class Tiles : TileGrid<T> {
     }
 
     // c.total: the columns' sums of exponential(x, column).
-    template <bool kExact, class Exponential, class Beside>
-    ONEPASS_INLINE void add_up(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+    template <bool kExact, class Keep, class Exponential, class Beside>
+    ONEPASS_INLINE void add_up(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
                                Exponential&& exponential, Beside&& beside) const {
         // In float64 throughout: a lane adds up a whole column, and a logarithm shows what float32 loses (1.3 ULP
         // instead of 1.1, even if no more than four are added up before they go to float64).
@@ -186,14 +185,17 @@ class Tiles : TileGrid<T> {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         clear_totals(c, width);
+        c.least = Least<C>::unknown();
+        if constexpr (sizeof(C) == 4) {
+            if (in_place()) return tile(u).template add_up<kExact>(begin, end, c, keep, exponential, beside);
+        }
         for (std::int64_t block = begin; block < end; block += kBlock) {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
             for (std::int64_t d = block; d < stop; ++d) {
-                C* kept = keep ? keep + (d - begin) * width : nullptr;
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
                     const V e = exponential(v, j);
-                    if (kept) store(kept + j, e);
+                    if constexpr (kKeeps<Keep>) store(keep + (d - begin) * width + j, e);
                     if constexpr (kDirect) {
                         add_to_total(c, j, e);
                     } else {
@@ -378,11 +380,35 @@ class Tiles : TileGrid<T> {
         }
     };
 
+    ONEPASS_INLINE void write_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c) const {
+        const auto value = [&](int j, int) ONEPASS_INLINE_BODY {
+            return times<T>(load(kept + j), load(c.scale + j), load(c.scale_low + j));
+        };
+        if (c.any_small || !Grid::write_plain_row(u.y, row_width(u, d), d, value))
+            write_any_row_from_kept(u, d, kept, c);
+    }
+    ONEPASS_APART void write_any_row_from_kept(const Unit& u, std::int64_t d, const C* kept,
+                                               const Columns<C>& c) const {
+        Grid::write_row(u.y, d, row_width(u, d), KeptSource{kept, c});
+    }
+
     template <bool kSoftmax>
     void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c) const {
         const int width = row_width(u, d);
         const T* x = read(u, d, width, input_buffer());
         Grid::write_row(u.y, d, width, InputSource<kSoftmax>{x, c});
+    }
+
+    ONEPASS_INLINE void write_log_row(const Unit& u, std::int64_t d, const Columns<C>& c) const {
+        const T* x = reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride;
+        const auto value = [&](int j, int lanes) ONEPASS_INLINE_BODY {
+            const V v = lanes == W ? load(x + j) : load_n(x + j, lanes, C(0));
+            return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
+        };
+        if (!x_direct_ || !Grid::write_plain_row(u.y, row_width(u, d), d, value)) write_any_log_row(u, d, c);
+    }
+    ONEPASS_APART void write_any_log_row(const Unit& u, std::int64_t d, const Columns<C>& c) const {
+        write_row_from_input<false>(u, d, c);
     }
 
     ONEPASS_APART void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end,
@@ -410,26 +436,31 @@ class Tiles : TileGrid<T> {
             keep[0] = scratch_of<C>(Scratch::values, 2 * size);
             keep[1] = keep[0] + size;
         }
-        const auto write = [&](const Unit& ready, std::int64_t i, std::int64_t d) {
+        const auto write = [&](const Unit& ready, std::int64_t i, std::int64_t d) ONEPASS_INLINE_BODY {
             if constexpr (kSoftmax) {
                 const C* kept = keep[i & 1] + d * padded(ready.width);
-                Grid::write_row(ready.y, d, row_width(ready, d), KeptSource{kept, columns[i & 1]});
+                write_row_from_kept(ready, d, kept, columns[i & 1]);
             } else {
-                write_row_from_input<false>(ready, d, columns[i & 1]);
+                write_log_row(ready, d, columns[i & 1]);
             }
         };
         Unit ready{}, u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
             Columns<C>& c = columns[i & 1];
             const Unit next = i + 1 < end ? unit(i + 1) : u;
-            const auto beside = [&](std::int64_t d) {
+            const auto beside = [&](std::int64_t d) ONEPASS_INLINE_BODY {
                 fetch(next, d, next.width);
                 if (i == begin) return;
                 Grid::fetch_edges(ready.y, ready.width, d + kAhead);
                 write(ready, i - 1, d);
             };
-            exponentials<!kSoftmax>(u, 0, tile_rows(), c, keep[i & 1], beside);
-            kSoftmax ? prepare_scales(u, c) : prepare_lse(u, c);
+            if constexpr (kSoftmax) {
+                exponentials<false>(u, 0, tile_rows(), c, keep[i & 1], beside);
+                prepare_scales(u, c);
+            } else {
+                exponentials<true>(u, 0, tile_rows(), c, nullptr, beside);
+                prepare_lse(u, c);
+            }
             ready = u;
             u = next;
         }
@@ -438,6 +469,7 @@ class Tiles : TileGrid<T> {
 
     static void prepare_scales(const Unit& u, Columns<C>& c) {
         reciprocals(c.total, padded(u.width), c.scale, c.scale_low);
+        c.any_small = c.least.small_beside_any(c.scale, padded(u.width));
         for (int j = 0; j < u.width; ++j) {
             if (is_infinite(c.max[j])) c.scale[j] = static_cast<C>(__builtin_nan(""));
         }
