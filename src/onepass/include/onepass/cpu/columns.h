@@ -57,8 +57,7 @@ class TileInPlace {
     static constexpr int W = kLanes<C>;
     static constexpr std::int64_t kBlock = TileGrid<T>::kBlock;
     static constexpr std::int64_t kAhead = TileGrid<T>::kAhead;
-    static constexpr int kGroup = kVectorBytes == 64 ? 8 : 4;  // vectors of columns: a quarter of the registers
-    static constexpr std::int64_t kFewRows = 4;
+    static constexpr int kGroup = TileGrid<T>::kGroup;
 
    public:
     TileInPlace(const T* at, std::int64_t stride, int width, std::int64_t rows)
@@ -119,8 +118,7 @@ class TileInPlace {
     }
 
    private:
-    // Of several groups only a few rows: so memory is read along the rows.
-    std::int64_t at_once(std::int64_t most) const { return width_ <= kGroup * W ? most : kFewRows; }
+    std::int64_t at_once(std::int64_t most) const { return width_ <= kGroup * W ? most : TileGrid<T>::kFewRows; }
 
     ONEPASS_INLINE void fetch(std::int64_t d) const {
         if (d >= rows_) return;

@@ -40,7 +40,7 @@ class GradientTiles : TileGrid<T> {
     using Grid::job_, Grid::packed_, Grid::inner_, Grid::steps_, Grid::width_, Grid::past_cache_;
     using Grid::tile_rows, Grid::row_width, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded, Grid::fold,
         Grid::distinct;
-    using Grid::W, Grid::kBlock, Grid::kAhead, Grid::kMostColumns;
+    using Grid::W, Grid::kBlock, Grid::kAhead, Grid::kMostColumns, Grid::kGroup, Grid::kFewRows;
 
    public:
     GradientTiles(const Job& job, const Addresses& in, void* y)
@@ -139,6 +139,40 @@ class GradientTiles : TileGrid<T> {
         add(j, load_n(dy + j, width - j, C(0)), RowOp::kOfProducts ? load_n(y + j, width - j, C(0)) : V(C(0)));
     }
 
+    // Adds up tile rows that lie in memory as they are read, a group of columns and a few rows at a time, with the sums
+    // in registers. Returns which row is the first that does not.
+    template <class RowOp, class Beside>
+    ONEPASS_INLINE std::int64_t add_rows_in_place(const Unit& u, std::int64_t begin, std::int64_t end,
+                                                  GradientSums<C>& s, Beside&& beside) const {
+        if (!second_direct_ || (RowOp::kOfProducts && !x_direct_)) return begin;
+        const std::int64_t whole = row_width(u.width, end - 1) == u.width ? end : end - 1;  // packed, the last is not
+        const std::int64_t rows = u.width <= kGroup * W ? kBlock : kFewRows;
+        const std::int64_t y_stride = steps_ * job_.reduce[0].x_stride, dy_stride = steps_ * job_.reduce[0].z_stride;
+        const T* const y = reinterpret_cast<const T*>(u.x);
+        const T* const dy = reinterpret_cast<const T*>(u.second);
+        for (std::int64_t first = begin; first < whole; first += rows) {
+            const std::int64_t stop = first + rows < whole ? first + rows : whole;
+            each_group<C, kGroup>(u.width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+                V sum[kCount];
+                unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k] = load(s.sum + j + k * W); });
+                for (std::int64_t d = first; d < stop; ++d) {
+                    if (j == 0) fetch_row<RowOp>(u, d + kAhead, u.width);
+                    unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY {
+                        const V v = vector_of<kCount>(dy + d * dy_stride + j, k, lanes, C(0));
+                        if constexpr (RowOp::kOfProducts) {
+                            sum[k] = fma(v, vector_of<kCount>(y + d * y_stride + j, k, lanes, C(0)), sum[k]);
+                        } else {
+                            sum[k] = sum[k] + v;
+                        }
+                    });
+                    if (j == 0) beside(d);
+                }
+                unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { store(s.sum + j + k * W, sum[k]); });
+            });
+        }
+        return whole;
+    }
+
     // s.total: the sums of tile rows [begin, end), one per column. beside(d) is work to do next to row d.
     template <class RowOp, class Beside>
     ONEPASS_APART void add_up(const Unit& u, std::int64_t begin, std::int64_t end, GradientSums<C>& s,
@@ -148,7 +182,9 @@ class GradientTiles : TileGrid<T> {
         for (std::int64_t block = begin; block < end; block += kBlock) {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
             for (int j = 0; j < width; ++j) s.sum[j] = 0;
-            for (std::int64_t d = block; d < stop; ++d) {
+            std::int64_t first = block;
+            if constexpr (sizeof(C) == 4) first = add_rows_in_place<RowOp>(u, block, stop, s, beside);
+            for (std::int64_t d = first; d < stop; ++d) {
                 fetch_row<RowOp>(u, d + kAhead, u.width);
                 add_row<RowOp>(u, d, s);
                 beside(d);
@@ -223,6 +259,19 @@ class GradientTiles : TileGrid<T> {
 
     template <class RowOp>
     ONEPASS_INLINE void write_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns) const {
+        if (x_direct_ && (!RowOp::kSums || second_direct_)) {
+            const std::int64_t x_at = d * steps_ * job_.reduce[0].x_stride,
+                               second_at = d * steps_ * job_.reduce[0].z_stride;
+            const Source<RowOp> source{reinterpret_cast<const T*>(u.x) + x_at,
+                                       reinterpret_cast<const T*>(u.second) + second_at, columns};
+            const auto value = [&](int j, int lanes)
+                                   ONEPASS_INLINE_BODY { return lanes == W ? source(j) : source(j, lanes); };
+            if (Grid::write_plain_row(u.y, row_width(u.width, d), d, value)) return;
+        }
+        write_any_row(u, d, columns);
+    }
+    template <class RowOp>
+    ONEPASS_APART void write_any_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns) const {
         const int width = row_width(u.width, d);
         const T* x = read_x(u, d, width);
         const T* second = RowOp::kSums ? read_second(u, d, width) : nullptr;
@@ -233,8 +282,8 @@ class GradientTiles : TileGrid<T> {
     template <class RowOp>
     ONEPASS_APART void write_back(const Unit& u, std::int64_t begin, std::int64_t end,
                                   const GradientColumns<RowOp, C>& columns) const {
-        for (std::int64_t d = end; d-- > begin;) {
-            fetch_row<RowOp>(u, d - kAhead, u.width);
+        for (std::int64_t d = begin; d < end; ++d) {
+            fetch_row<RowOp>(u, d + kAhead, u.width);
             write_row(u, d, columns);
         }
     }
@@ -297,7 +346,7 @@ class GradientTiles : TileGrid<T> {
         Unit ready{};
         for (std::int64_t i = begin; i < end; ++i) {
             const Unit u = unit(i);
-            add_up<RowOp>(u, 0, tile_rows(), sums, [&](std::int64_t d) {
+            add_up<RowOp>(u, 0, tile_rows(), sums, [&](std::int64_t d) ONEPASS_INLINE_BODY {
                 if (i == begin) return;
                 Grid::fetch_edges(ready.y, ready.width, d + kAhead);
                 write_row(ready, d, columns);

@@ -14,6 +14,10 @@ class TileGrid {
     // Tile rows lie a stride apart, where the processor does not look ahead by itself: what this many rows further on
     // is fetched.
     static constexpr std::int64_t kAhead = 8;
+    // Vectors of columns that are added up in registers, a quarter of them; and of wider tiles how many rows of each
+    // such group before those of the next, so that memory is read along the rows.
+    static constexpr int kGroup = kVectorBytes == 64 ? 8 : 4;
+    static constexpr std::int64_t kFewRows = 4;
     static constexpr std::int64_t kSoonBytes = 16 << 10;  // the same of short columns, which end before that
 
     static int padded(int width) { return (width + kLanes<Compute<T>> - 1) / kLanes<Compute<T>> * kLanes<Compute<T>>; }

@@ -413,8 +413,8 @@ class Tiles : TileGrid<T> {
 
     ONEPASS_APART void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end,
                                         const Columns<C>& c) const {
-        for (std::int64_t d = end; d-- > begin;) {
-            fetch(u, d - kAhead, u.width);
+        for (std::int64_t d = begin; d < end; ++d) {
+            fetch(u, d + kAhead, u.width);
             job_.op == Op::softmax ? write_row_from_input<true>(u, d, c) : write_row_from_input<false>(u, d, c);
         }
     }
