@@ -71,9 +71,13 @@ struct LogSoftmaxGradient {
         return {{load(lanes[kMinus]), load(lanes[kLimit])}};
     }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const {
-        if (__builtin_expect(any_above(abs(y), k[kLimit]), 0)) return of_any(y, dy, k[kMinus], k[kLimit]);
-        return of_usual(y, dy, k[kMinus]);
+        if (!is_usual(abs(y))) return of_any(y, dy, k[kMinus], k[kLimit]);
+        return of_usual(y, dy);
     }
+    ONEPASS_INLINE bool is_usual(Vec<C> magnitudes) const {
+        return __builtin_expect(!any_above(magnitudes, k[kLimit]), 1);
+    }
+    ONEPASS_INLINE Vec<C> of_usual(Vec<C> y, Vec<C> dy) const { return of_usual(y, dy, k[kMinus]); }
 
    private:
     using Table = ExpTable<C>;
@@ -246,6 +250,20 @@ struct GradientOf {
         } else {
             return op(load(y + i));
         }
+    }
+    // Several at once, of one row: one question for all. False: they have to be looked at one by one.
+    template <int kCount, class C>
+    ONEPASS_INLINE bool vectors(std::int64_t i, Vec<C> (&results)[kCount]) const
+        requires requires { op.is_usual(results[0]); }
+    {
+        Vec<C> most = C(0);
+        for (int k = 0; k < kCount; ++k) {
+            results[k] = load(y + i + k * kLanes<C>);
+            most = max(abs(results[k]), most);
+        }
+        if (!op.is_usual(most)) return false;
+        for (int k = 0; k < kCount; ++k) results[k] = op.of_usual(results[k], load(dy + i + k * kLanes<C>));
+        return true;
     }
     auto operator()(std::int64_t i, int n) const {
         using C = Compute<T>;

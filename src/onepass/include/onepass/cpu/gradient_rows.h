@@ -107,20 +107,32 @@ class GradientRows {
     // Two rows at a time: while one is summed, the results of the one before are written.
     template <class RowOp>
     void resident_rows(std::int64_t begin, std::int64_t end) const {
-        using Source = GradientOf<T, RowOp>;
         Carry carry;
-        Emitter<T, Source> ready;  // the row before: at first, none
+        Ready ready;  // the row before: at first, none
         for (std::int64_t i = begin; i < end; ++i) {
             const Row r = row(i);
             const T* y = reinterpret_cast<const T*>(r.x);
             const T* dy = reinterpret_cast<const T*>(r.second);
-            const double sum = summed<RowOp>(y, dy, ready);
-            ready.finish();
-            ready = Emitter<T, Source>(reinterpret_cast<T*>(r.y), job_.length, job_.nontemporal,
-                                       {y, dy, op_of<RowOp>(sum)}, &carry);
+            const double sum = pipelined<RowOp>(y, dy, ready, carry);
+            ready = {y, dy, reinterpret_cast<T*>(r.y), job_.length, sum};
         }
-        ready.finish();
+        write_ready<RowOp>(ready, carry).finish();
         carry.flush();
+    }
+
+    // A row whose results can be written.
+    struct Ready {
+        const T* y = nullptr;
+        const T* dy = nullptr;
+        T* dx = nullptr;
+        std::int64_t n = 0;
+        double sum = 0;
+    };
+    template <class RowOp>
+    ONEPASS_INLINE auto write_ready(const Ready& ready, Carry& carry) const {
+        using Source = GradientOf<T, RowOp>;
+        return Emitter<T, Source>(ready.dx, ready.n, job_.nontemporal, {ready.y, ready.dy, op_of<RowOp>(ready.sum)},
+                                  &carry);
     }
 
     // Fetches what four vectors at p will be followed by; the processor itself stops looking ahead at the end of a
@@ -131,17 +143,17 @@ class GradientRows {
             __builtin_prefetch(at + b, 0, 2);
     }
 
-    // The copy of `ready`, whose address nobody has, stays in registers.
-    template <class RowOp, class Ready>
-    double summed(const T* y, const T* dy, Ready& ready) const {
-        Ready writer = ready;
+    // The sum of a row, taking along the results of the one before. What is under way is made in here (rows.h).
+    template <class RowOp>
+    ONEPASS_APART double pipelined(const T* y, const T* dy, const Ready& ready, Carry& carry) const {
+        auto writer = write_ready<RowOp>(ready, carry);
         const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
             ahead(y + i);
             ahead(dy + i);
             writer.step();
         };
         const double sum = gradient_sum<RowOp::kOfProducts>(y, dy, job_.length, beside);
-        ready = writer;
+        writer.finish();
         return sum;
     }
 
