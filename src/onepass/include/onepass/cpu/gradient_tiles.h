@@ -278,8 +278,8 @@ class GradientTiles : TileGrid<T> {
         Grid::write_row(u.y, d, width, Source<RowOp>{x, second, columns});
     }
 
-    // The second pass of a chunk. Chunks come backwards, as what the first one read last is still in the cache, but rows
-    // do not: backwards the processor does not look ahead.
+    // The second pass of a chunk. Chunks come backwards, as what the first one read last is still in the cache, but
+    // rows do not: backwards the processor does not look ahead.
     template <class RowOp>
     ONEPASS_APART void write_back(const Unit& u, std::int64_t begin, std::int64_t end,
                                   const GradientColumns<RowOp, C>& columns) const {
