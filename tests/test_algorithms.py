@@ -279,24 +279,29 @@ def short_columns(dtype, length, width):
     return x
 
 
+def columns_wherever_they_go(op, dtype, x, expected, algorithms, monkeypatch):
+    """The results, checked: within the cache, past it in whole lines, and where they are no whole lines."""
+    results = []
+    for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
+        monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+        out, beside = nan_filled_past_a_line(expected.shape, x.dtype, first)
+        call.plan_and_run(op, x, 1, False, None, out, None)
+        assert _engine.last_algorithm() in algorithms
+        assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (x.shape, past, first)
+        assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside)
+        results.append(out.astype(np.float64))
+    for result in results[1:]:  # the same, whatever bits a NaN has
+        np.testing.assert_array_equal(result, results[0])
+    return results[0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_short_columns(op, dtype, monkeypatch):
     for length, width in SHORT_COLUMNS:
         x = short_columns(dtype, length, width)
         expected = getattr(reference, op)(x, 1)
-        results = []
-        # Within the cache, past it in whole lines, and where results are no whole lines.
-        for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
-            monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
-            out, beside = nan_filled_past_a_line(x.shape, x.dtype, first)
-            call.plan_and_run(op, x, 1, False, None, out, None)
-            assert _engine.last_algorithm() in ("strided", "packed")
-            assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (length, width, past, first)
-            results.append(out)
-            assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside)
-        for result in results[1:]:  # the same, whatever bits a NaN has
-            np.testing.assert_array_equal(result.astype(np.float64), results[0].astype(np.float64))
+        columns_wherever_they_go(op, dtype, x, expected, ("strided", "packed"), monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -323,19 +328,9 @@ def test_columns_of_any_number(op, dtype, monkeypatch):
             x = short_columns(dtype, length, max(width, 17))
             x[2] *= 30  # products that are subnormal
             expected = getattr(reference, op)(x, 1)
-            results = []
-            for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
-                monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
-                out, beside = nan_filled_past_a_line(expected.shape, x.dtype, first)
-                call.plan_and_run(op, x, 1, False, None, out, None)
-                assert _engine.last_algorithm() == "strided"
-                assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (length, width, past, first)
-                assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside)
-                results.append(out.astype(np.float64))
+            results = columns_wherever_they_go(op, dtype, x, expected, ("strided",), monkeypatch)
             few = call.plan_and_run(op, x[..., :17], 1, False, None, None, "strided").astype(np.float64)
-            for result in results:
-                np.testing.assert_array_equal(result, results[0])
-                np.testing.assert_array_equal(result[..., :17], few)
+            np.testing.assert_array_equal(results[..., :17], few)
 
 
 def test_only_whole_lines_of_a_tile_go_past_the_cache():

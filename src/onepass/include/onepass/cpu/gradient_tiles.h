@@ -97,7 +97,7 @@ class GradientTiles : TileGrid<T> {
     }
 
     ONEPASS_INLINE void fetch(const char* tile, Stride stride, std::int64_t d, int width) const {
-        if (d < 0 || d >= tile_rows()) return;
+        if (d >= tile_rows()) return;
         const char* p =
             reinterpret_cast<const char*>(reinterpret_cast<const T*>(tile) + d * steps_ * job_.reduce[0].*stride);
         for (int b = 0; b < width * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);

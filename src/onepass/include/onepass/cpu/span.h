@@ -290,6 +290,14 @@ ONEPASS_INLINE Vec<C> times(Vec<C> e, Vec<C> high, Vec<C> low) {
     return kCoarse<T> ? e * high : fma(e, high, e * low);
 }
 
+// The same of several vectors, if none of the products is small; false if one may be.
+template <class T, int kCount, class C>
+ONEPASS_INLINE bool times_all(Vec<C> (&e)[kCount], Vec<C> high, Vec<C> low) {
+    if (!none_small(e, high)) return false;
+    for (Vec<C>& v : e) v = times<T>(v, high, low);
+    return true;
+}
+
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
 // vectors(i, results) gives several at once; false: they have to be looked at one by one.
 template <class T, class RowOp>
@@ -310,12 +318,11 @@ struct Applied {
         for (int k = 0; k < kCount; ++k) results[k] = load(x + i + k * kLanes<C>);
         if constexpr (requires { op.scale; }) {
             for (Vec<C>& v : results) v = exp_anchored(Precision<T>(v), op.anchor);
-            if (!none_small(results, Vec<C>(op.scale))) return false;
-            for (Vec<C>& v : results) v = times<T>(v, Vec<C>(op.scale), Vec<C>(op.scale_low));
+            return times_all<T>(results, Vec<C>(op.scale), Vec<C>(op.scale_low));
         } else {
             for (Vec<C>& v : results) v = op(v);
+            return true;
         }
-        return true;
     }
 };
 
@@ -329,9 +336,7 @@ struct Normalized {
     template <int kCount>
     ONEPASS_INLINE bool vectors(std::int64_t i, Vec<C> (&results)[kCount]) const {
         for (int k = 0; k < kCount; ++k) results[k] = load(e + i + k * kLanes<C>);
-        if (!none_small(results, scale.high)) return false;
-        for (Vec<C>& v : results) v = times<T>(v, scale.high, scale.low);
-        return true;
+        return times_all<T>(results, scale.high, scale.low);
     }
 };
 

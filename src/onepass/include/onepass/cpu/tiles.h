@@ -87,7 +87,7 @@ class Tiles : TileGrid<T> {
     }
 
     ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
-        if (!x_direct_ || d < 0 || d >= tile_rows()) return;
+        if (!x_direct_ || d >= tile_rows()) return;
         const char* p =
             reinterpret_cast<const char*>(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride);
         for (int b = 0; b < width * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
