@@ -53,11 +53,14 @@ def _teams():
             tuning = Tuning(threads=64, blocks=2, staged=staged)
             tiles = Layout((90, 150), 0)
             cases.append(launch("strided_split", op, tiles, algorithm="strided_split", tuning=tuning))
-        tuning = Tuning(threads=64, blocks=2, clustered=True)
-        cases.append(launch("clustered tiles", op, Layout((90, 250), 0), algorithm="strided_split", tuning=tuning))
+        for clustered in (True, False):
+            tuning = Tuning(threads=64, blocks=2, across=8, clustered=clustered)
+            tiles = Layout((90, 250), 0)
+            cases.append(launch("tiles in registers", op, tiles, algorithm="strided_split", tuning=tuning))
     # Small blocks, and many: one may be there before another has begun.
     tuning = Tuning(threads=32, blocks=8, clustered=True)
-    cases.append(launch("clustered tiles", "softmax", Layout((16, 40), 0), algorithm="strided_split", tuning=tuning))
+    tiles = Layout((16, 40), 0)
+    cases.append(launch("tiles in registers", "softmax", tiles, algorithm="strided_split", tuning=tuning))
     tuning = Tuning(threads=128, blocks=2)
     for op in ("sum", "logsumexp"):
         cases.append(launch("split_reduce", op, Layout((5, 701)), algorithm="split", tuning=tuning))
@@ -67,9 +70,11 @@ def _teams():
     rows = gradient_cases.Layout((5, 701))
     cases.append(gradient_cases.launch("gradient", "log_softmax_backward", rows, algorithm="split", tuning=tuning))
     tiles = gradient_cases.Layout((150, 90), 0)
-    tuning = Tuning(threads=64, blocks=2)
-    case = gradient_cases.launch("gradient", "softmax_backward", tiles, algorithm="strided_split", tuning=tuning)
-    return [*cases, case]
+    for clustered in (None, True, False):
+        tuning = Tuning(threads=64, blocks=2, across=8 if clustered is not None else None, clustered=clustered)
+        case = gradient_cases.launch("gradient", "softmax_backward", tiles, algorithm="strided_split", tuning=tuning)
+        cases.append(case)
+    return cases
 
 
 # What orders the threads of a block: barriers, and the change of place that saves a second one. What orders blocks: the
@@ -91,9 +96,9 @@ REPLACED = {
     "ptx::wait_for_cluster();": ";",
     "ptx::arrive_and_expect(arrived, kHandsOut ? sizeof(here) : sizeof(here.states));": ";",
     "ptx::wait_for_phase(arrived, phase);": "(void)phase;",
-    "ptx::arrive_and_expect(&scratch_.arrived[place()], sizeof(typename Scratch::Place));": ";",
-    "ptx::wait_for_phase(&scratch_.arrived[place()], (number_ - 1) / 2 % 2);": ";",
-    "(number_ - 1) / 2 % 2": "number_ % 2",
+    "ptx::arrive_and_expect(&scratch_.arrived, sizeof(scratch_.states));": ";",
+    "ptx::init_barrier(&scratch_.arrived, 1);": ";",
+    "ptx::wait_for_phase(&scratch_.arrived, 0);": ";",
 }
 
 

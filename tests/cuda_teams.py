@@ -64,9 +64,9 @@ def all_kinds():
 
 
 def strided_tuning(kind):
-    """Where slices wait: in shared memory (True), nowhere (False), in shared memory of a cluster."""
-    if kind == "cluster":
-        return Tuning(threads=64, blocks=3, clustered=True)
+    """Where slices wait: in shared memory (True), nowhere (False), in the registers of a cluster or of other blocks."""
+    if kind in ("cluster", "apart"):
+        return Tuning(threads=256, blocks=3, clustered=kind == "cluster")
     return Tuning(threads=64, blocks=3, staged=kind)
 
 
@@ -84,7 +84,7 @@ def strided_cases(op, kind):
 
 def strided_kinds():
     ops = (*SOFTMAX_FAMILY, *REDUCTIONS)
-    return [(op, kind) for op in ops for kind in (("cluster", True, False) if op in _TWICE else (False,))]
+    return [(op, kind) for op in ops for kind in (("cluster", "apart", True, False) if op in _TWICE else (False,))]
 
 
 _TWICE = ("softmax", "log_softmax")  # that need a row twice

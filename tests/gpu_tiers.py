@@ -1,9 +1,12 @@
 """Launches of every kernel on a GPU, checked: what tools/sanitize_gpu.sh runs under compute-sanitizer."""
 
+import argparse
+
 import cuda_gradient_cases as gradient_cases
 from cuda_cases import Layout, launch
 from gpu_machine import Gpu
 
+from onepass.cuda.kernel_plan import ONCE
 from onepass.cuda.plan import Tuning
 
 LONG = {"warp": 1001, "block": 9001, "block_smem": 9001, "online": 9001, "block_uncached": 9001, "three_pass": 3001}
@@ -34,9 +37,13 @@ def launches():
         cases.append(launch("strided_split", op, Layout((3, 5000, 9), 1), dtype, algorithm="strided_split"))
         cases.append(launch("cluster", op, odd, dtype, algorithm="cluster"))
         if op in ("softmax", "log_softmax"):
-            tuning = Tuning(clustered=True)
-            tiles = Layout((3, 2500, 36), 1)
-            cases.append(launch("clustered tiles", op, tiles, dtype, algorithm="strided_split", tuning=tuning))
+            for shape, tuning in (
+                ((3, 2500, 36), Tuning(clustered=True)),
+                ((3, 700, 40), Tuning(clustered=True, blocks=3)),
+                ((3, 2500, 9), Tuning(clustered=False, blocks=20)),
+            ):
+                tiles = Layout(shape, 1)
+                cases.append(launch("tiles in registers", op, tiles, dtype, algorithm="strided_split", tuning=tuning))
     for blocks, staged in ((2, True), (3, True), (8, False), (16, True)):
         for handed in (False, True):
             tuning = Tuning(blocks=blocks, staged=staged, handed=handed)
@@ -83,11 +90,26 @@ def gradients():
     for algorithm, tuning in (("strided", Tuning(staged=False)), ("strided_split", Tuning(blocks=5))):
         case = gradient_cases.launch("columns", "log_softmax_backward", layout, algorithm=algorithm, tuning=tuning)
         cases.append(case)
+    for algorithm, shape, tuning in (
+        ("strided", (3, 300, 50), Tuning(clustered=True, blocks=1)),
+        ("strided_split", (3, 700, 40), Tuning(clustered=True, blocks=3)),
+        ("strided_split", (3, 2500, 36), Tuning(clustered=True)),
+        ("strided_split", (3, 2500, 9), Tuning(clustered=False, blocks=20)),
+    ):
+        layout = gradient_cases.Layout(shape, 1)
+        for op, dtype in (("softmax_backward", "float32"), ("log_softmax_backward", "bfloat16")):
+            cases.append(gradient_cases.launch("tiles in registers", op, layout, dtype, algorithm, tuning=tuning))
     return cases
 
 
 def main():
-    cases = launches()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clusters-once", type=int, default=16, help="blocks of a cluster with one row, at most")
+    parser.add_argument("--only", default="", help="kernels with this in their names")
+    parser.add_argument("--without", default="no such kernel", help="kernels without it")
+    options = parser.parse_args()
+    cases = [c for c in launches() if c.plan.waves != ONCE or c.plan.cluster <= options.clusters_once]
+    cases = [c for c in cases if options.only in c.plan.kernel and options.without not in c.plan.kernel]
     machine = Gpu([case.plan for case in cases])
     for case in cases:
         error = case.error(machine, grid=7)

@@ -11,7 +11,7 @@ from simulator import Simulator
 
 from onepass.cuda.plan import Tuning
 
-# What a slice waits in, as (algorithm, tuning): few threads, so that every block has packs, edges and a rest.
+# What a slice or a tile waits in, as (algorithm, tuning): few threads, so that every block has packs, edges and a rest.
 KINDS = {
     "registers": ("split", Tuning(threads=64, blocks=3, staged=False)),
     "shared memory": ("split", Tuning(threads=64, blocks=3, staged=True)),
@@ -21,6 +21,9 @@ KINDS = {
     "shared memory, handed out": ("cluster", Tuning(threads=64, blocks=3, staged=True, handed=True)),
     "nothing": ("stream", Tuning(threads=64, blocks=3)),
     "nothing, columns": ("strided_split", Tuning(threads=64, blocks=3)),
+    "registers of a block, columns": ("strided", Tuning(threads=512, across=4, blocks=1, clustered=True)),
+    "registers of a cluster, columns": ("strided_split", Tuning(threads=128, across=4, blocks=3, clustered=True)),
+    "registers of a team, columns": ("strided_split", Tuning(threads=128, across=4, blocks=3, clustered=False)),
 }
 LENGTH = 1500
 SUMS = ("softmax_backward", "log_softmax_backward")
@@ -53,7 +56,7 @@ for kind, (algorithm, tuning) in KINDS.items():
         add((kind, "log_softmax_backward"), why, SUMS[1], layouts[why], "bfloat16", algorithm, tuning=tuning)
     odd = layouts[few[0]] if columns else rows_of(LENGTH // 2)[few[0]]
     add((kind, "log_softmax_backward"), "double", SUMS[1], odd, "float64", algorithm, tuning=tuning)
-    for dtypes in () if kind.startswith("registers") or kind == "nothing" else MIXED:
+    for dtypes in MIXED if columns or kind.startswith("shared memory") else ():
         narrow = replace(tuning, pack=2)
         even = layouts["a middle dim" if columns else "aligned"]
         add((kind, "mixed"), "wide", SUMS[0], layouts[few[0]], dtypes, algorithm, tuning=tuning)
@@ -92,8 +95,11 @@ def check(machine, cases, grids=(3, 9), seeds=(0, 1)):
 def test_every_layout(machine, kind, what):
     """And NaN and infinities where the formula has them."""
     for case in LAUNCHES[kind, what]:
-        algorithm, cluster = KINDS[kind][0], 3 if KINDS[kind][0] == "cluster" else 1
-        assert (case.plan.algorithm, case.plan.cluster, case.plan.shared_by) == (algorithm, cluster, 3)
+        algorithm, tuning = KINDS[kind]
+        cluster = tuning.blocks if algorithm == "cluster" or tuning.clustered else 1
+        shared_by = tuning.blocks if tuning.blocks > 1 else 0
+        assert (case.plan.algorithm, case.plan.cluster, case.plan.shared_by) == (algorithm, cluster, shared_by)
+        assert ("held" in case.plan.kernel) == (tuning.clustered is not None)
         assert case.plan.reads == (2 if kind.startswith("nothing") else 1)
         assert (case.plan.shared_bytes > 0) == kind.startswith("shared memory")
         assert case.plan.hands_out == kind.endswith("handed out")
@@ -144,3 +150,8 @@ def test_slices_that_fit_nowhere_are_refused():
             launch("", "softmax_backward", layout, algorithm=algorithm, tuning=Tuning(blocks=4000))
     with pytest.raises(ValueError, match="no sum is needed"):
         launch("", "logsumexp_backward", columns, algorithm="strided_split")
+    with pytest.raises(ValueError, match="registers of the blocks do not hold 65536 steps"):
+        launch("", "softmax_backward", columns, algorithm="strided_split", tuning=Tuning(clustered=True, blocks=2))
+    odd = Layout((3, 40, 9), 1)
+    with pytest.raises(ValueError, match="packs of 4 rows do not all start on their boundary, packs of 1 do"):
+        launch("", "softmax_backward", odd, algorithm="strided", tuning=Tuning(pack=4))

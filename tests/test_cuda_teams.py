@@ -210,10 +210,11 @@ def test_slices_that_fit_nowhere_are_refused():
     ("op", "device", "tuning", "reason"),
     [
         ("softmax", "a100", {}, "sm_80 has no clusters"),
-        ("sum", "h200", {}, "nothing waits for a cluster: a reduction reads its input once"),
+        ("sum", "h200", {}, "nothing waits in registers: a reduction reads its input once"),
         ("softmax", "h200", {"blocks": 17}, "2 to 16 blocks, not 17"),
-        ("softmax", "h200", {"blocks": 2}, "a cluster of 2 has no room for 70000 steps of 32 rows"),
-        ("softmax", "h200", {}, "a cluster of 16 has no room for 70000 steps of 32 rows"),
+        ("softmax", "h200", {"blocks": 2}, "registers of the blocks do not hold 70000 steps"),
+        ("softmax", "h200", {}, "registers of the blocks do not hold 70000 steps"),
+        ("softmax", "h200", {"pack": 8}, "packs of 8 rows do not all start on their boundary, packs of 4 do"),
     ],
 )
 def test_clusters_that_cannot_share_a_tile_are_refused(op, device, tuning, reason):
@@ -223,35 +224,43 @@ def test_clusters_that_cannot_share_a_tile_are_refused(op, device, tuning, reaso
         make_cuda_plan(problem, by_name(device), "strided_split", addresses=(0, 0), tuning=told)
 
 
-def test_a_cluster_has_as_many_blocks_as_a_slice_of_64_kilobytes_takes():
-    for length, blocks in ((600, 2), (2000, 4), (4096, 8), (16000, 16)):
-        problem = make_problem("softmax", "float32", (length, 64), (0,))
-        plan = make_cuda_plan(
-            problem, by_name("h200"), "strided_split", addresses=(0, 0), tuning=Tuning(clustered=True)
-        )
-        assert (plan.cluster, plan.team, plan.scratch_bytes) == (blocks, 0, 0)
-        assert plan.shared_bytes == -(-length // blocks) * 32 * 4
+# Shape, dim, type -> rows of a tile, blocks that share it and threads of each; None: nobody shares it in registers.
+SHARED_IN_REGISTERS = {
+    ((256, 4096), 0, "float32"): None,  # one block holds them
+    ((384, 4096), 0, "float32"): (32, 2, 128),
+    ((64, 1000, 196), 1, "float32"): (32, 4, 256),
+    ((64, 1000, 197), 1, "bfloat16"): (32, 4, 256),
+    ((2048, 4096), 0, "float32"): (32, 8, 256),
+    ((4096, 4096), 0, "float32"): (32, 8, 512),
+    ((8192, 8192), 0, "float32"): (32, 16, 512),
+    ((16384, 1024), 0, "float32"): (16, 16, 256),
+    ((512, 4096), 0, "bfloat16"): (32, 2, 128),
+    ((4096, 4096), 0, "bfloat16"): (32, 8, 256),
+    ((8192, 8192), 0, "bfloat16"): (16, 8, 256),
+    ((32768, 512), 0, "bfloat16"): (16, 16, 512),
+    ((40000, 512), 0, "float32"): None,  # too many steps for the largest cluster
+    ((1024, 64), 0, "float32"): (16, 8, 128),  # few tiles: narrower ones
+    ((8192, 16), 0, "float16"): (16, 16, 512),
+    ((4096, 4096), 0, "float64"): None,  # not measured
+    ((2, 128256, 16), 1, "float32"): (16, 65, 512),  # more blocks than a cluster has
+    ((65536, 16), 0, "bfloat16"): (8, 64, 256),
+}
 
 
-@pytest.mark.parametrize(
-    ("shape", "dim", "dtype", "clustered"),
-    [
-        ((4096, 4096), 0, "float32", True),
-        ((2048, 128), 0, "float32", True),
-        ((2, 8192, 64), 1, "float32", True),
-        ((2047, 4096), 0, "float32", False),  # fewer steps wait in registers
-        ((16385, 4096), 0, "float32", False),  # and more not in 16 slices
-        ((4096, 4096), 0, "bfloat16", False),  # some gain, some lose
-        ((4096, 4098), 0, "float32", False),  # not in whole packs
-        ((4096, 96), 0, "float32", False),  # three tiles
-        ((1000, 4096, 16), 1, "float32", False),  # half of a tile's width are neighbours
-    ],
-    ids=str,
-)
-def test_the_planner_takes_clusters_for_tiles_as_they_were_measured(shape, dim, dtype, clustered):
-    problem = make_problem("softmax", dtype, shape, (dim,))
+@pytest.mark.parametrize("problem", SHARED_IN_REGISTERS, ids=str)
+def test_the_planner_has_tiles_shared_in_registers_as_they_were_measured(problem):
+    shape, dim, dtype = problem
+    problem, expected = make_problem("softmax", dtype, shape, (dim,)), SHARED_IN_REGISTERS[problem]
     plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
-    assert plan.algorithm in ("strided", "strided_split")
-    assert (plan.cluster > 1) == clustered
-    without = make_cuda_plan(problem, by_name("a100"), addresses=(0, 0))
-    assert without.cluster == 1
+    if expected is None:
+        assert "strided_split_held" not in plan.kernel
+    else:
+        assert plan.algorithm == "strided_split"
+        assert "strided_split_held" in plan.kernel
+        assert (plan.units_per_block, plan.shared_by, plan.threads) == expected
+        assert plan.reads == 1
+        assert plan.shared_bytes == 0
+        # All at work at once, or a cluster each.
+        teams = -(-problem.rows // plan.units_per_block)
+        assert plan.cluster > 1 or teams * plan.team <= by_name("h200").multiprocessors
+    assert make_cuda_plan(problem, by_name("a100"), addresses=(0, 0)).cluster == 1

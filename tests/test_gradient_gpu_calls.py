@@ -311,7 +311,7 @@ def test_shared_rows_have_blocks_that_are_at_work_at_once(op, device):
         ("softmax_backward", (64, 128256), -1, "cluster: 16 blocks of 256 per row"),
         ("softmax_backward", (4096, 16384), -1, "block_smem: "),
         ("logsumexp_backward", (64, 4096), -1, "warp: 32 lanes per segment of a row, packs of 8 each, read once"),
-        ("softmax_backward", (64, 64, 48), 1, "packs of 8 each, in 16384 bytes of shared memory"),
+        ("softmax_backward", (64, 64, 48), 1, "tiles of 16 rows, 4 x 32 threads, packs of 4 each, in registers"),
     ],
 )
 def test_a_plan_in_words(op, shape, dim, text):
@@ -345,21 +345,48 @@ def test_the_ladder():
     assert explain("logsumexp_backward", (4096, 131072), "bfloat16", device="h200").plan.reads == 1
 
 
+# Shape, dim, type -> rows of a tile, blocks that share it and threads of each.
+HELD = {
+    ((16, 150, 128, 128), 1, "bfloat16"): (64, 0, 256),
+    ((32, 256, 56, 56), 1, "float32"): (32, 0, 256),
+    ((1, 256, 1024), 1, "bfloat16"): (16, 0, 128),  # few tiles: narrower ones
+    ((64, 1000, 196), 1, "bfloat16"): (64, 8, 128),
+    ((64, 1000, 197), 1, "float32"): (32, 4, 256),
+    ((4096, 4096), 0, "float32"): (32, 16, 256),
+    ((8192, 8192), 0, "bfloat16"): (32, 16, 256),
+    ((16384, 1024), 0, "float32"): (16, 16, 512),
+    ((4096, 32), 0, "float32"): (16, 16, 512),
+    ((65536, 16), 0, "bfloat16"): (8, 64, 512),  # more blocks than a cluster has
+}
+
+
+@pytest.mark.parametrize("problem", HELD, ids=str)
+def test_tiles_of_a_strided_gradient_wait_in_registers(problem):
+    shape, dim, dtype = problem
+    plan = explain("softmax_backward", shape, dtype, dim, device="h200").plan
+    rows, blocks, threads = HELD[problem]
+    assert plan.algorithm == ("strided_split" if blocks else "strided")
+    assert "gradient_strided_held" in plan.kernel
+    assert (plan.units_per_block, plan.shared_by, plan.threads, plan.reads) == (rows, blocks, threads, 1)
+    without = explain("softmax_backward", shape, dtype, dim, device="a100").plan
+    assert without.cluster == 1
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "threads", "reads", "why"),
     [
-        ((16, 150, 128, 128), "bfloat16", 128, 2, "two-byte elements by full packs: L2 serves the second read"),
-        ((32, 256, 56, 56), "float32", 256, 2, "256 steps of float32"),
-        ((16, 150, 128, 128), "float32", 256, 1, "fewer: shared memory is as fast"),
+        ((16, 20000, 4096), "float32", 512, 2, "too many steps for registers: L2 serves the second read"),
+        ((4, 20000, 8192), "bfloat16", 256, 2, "two-byte elements by full packs"),
         ((32, 256, 56, 56), "float64", 512, 1, "not measured"),
-        ((64, 1000, 196), "bfloat16", 512, 1, "packs of 4: half of an access"),
-        ((1, 256, 1024), "bfloat16", 512, 1, "fewer tiles of a cache line than multiprocessors"),
+        ((2000, 1000, 4), "bfloat16", 512, 1, "neighbours do not fill an access"),
         ((4096, 8, 128), "bfloat16", 32, 2, "a warp, two threads along 8 steps"),
+        ((4096, 8, 128), "float32", 64, 1, "few steps of float32"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " in value else None,
 )
 def test_tiles_of_a_strided_gradient_wait_in_shared_memory_or_are_read_twice(shape, dtype, threads, reads, why):
     plan = explain("softmax_backward", shape, dtype, 1, device="h200").plan
     assert plan.algorithm == "strided"
+    assert "held" not in plan.kernel
     assert (plan.reads, plan.threads) == (reads, threads), plan
     assert (plan.shared_bytes > 0) == (reads == 1)

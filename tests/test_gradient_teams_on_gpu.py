@@ -72,6 +72,18 @@ def test_any_number_of_blocks(torch, op):
         check(op, out, dy, y, dim=-1, dtype="float32")
 
 
+@pytest.mark.parametrize("shape", [(150, 4100), (2000, 4096), (12000, 97), (65536, 16), (65536, 7)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("op", SUMS)
+def test_columns_in_registers(torch, shape, dtype, op):
+    dy, y = inputs_of(torch, op, shape, dtype)
+    out = torch.full_like(y, float("nan"))
+    arrays, problem = checked(op, (y, dy), 0, False, None, out)
+    assert "held" in launch.plan(problem, arrays[0], out, beside=arrays[1:]).kernel
+    assert getattr(gradients, op)(dy, y, dim=0, out=out) is out
+    check(op, out, dy, y, dim=0, dtype=dtype)
+
+
 @pytest.mark.parametrize("op", SUMS)
 def test_columns_by_any_number_of_blocks(torch, op):
     dy, y = inputs_of(torch, op, (100003, 6))
@@ -87,14 +99,15 @@ def test_columns_by_any_number_of_blocks(torch, op):
 def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
     other = torch.cuda.Stream()
     a = torch.randn((4096, 4096), device="cuda")
-    for shape, _ in CASES.values():
+    tiles = ((2000, 4096), (300, 4096), (9000, 32), (65536, 16))
+    for shape, dim in (*((shape, -1) for shape, _ in CASES.values()), *((shape, 0) for shape in tiles)):
         for op in SUMS:
             dy, y = inputs_of(torch, op, shape)
-            first = getattr(gradients, op)(dy, y)
+            first = getattr(gradients, op)(dy, y, dim=dim)
             for _ in range(100):
                 with torch.cuda.stream(other):
                     a.mul_(1.0)
-                assert torch.equal(getattr(gradients, op)(dy, y), first), (shape, op)
+                assert torch.equal(getattr(gradients, op)(dy, y, dim=dim), first), (shape, op)
 
 
 def test_streams_that_each_want_the_whole_gpu_take_turns(torch):

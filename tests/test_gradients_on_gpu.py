@@ -39,10 +39,10 @@ LAYOUTS = {
     "rows of which a multiprocessor holds one": ((150, 50257), -1, None, None, "cluster"),
     "few rows, dy lies differently": ((3, 40009), -1, lambda x: x[:, :-9], lambda x: x[:, 1:-8], "split"),
     "few rows, dy has one value for a row": ((3, 150000), -1, None, lambda x: x[:, :1].expand(3, 150000), "split"),
-    "columns": ((300, 200), 0, None, None, "strided"),
+    "columns": ((300, 200), 0, None, None, "strided_split"),
     "a middle dim": ((5, 64, 49), 1, None, None, "strided"),
     "a middle dim, whole packs": ((5, 64, 48), 1, None, None, "strided"),
-    "columns too long for a tile": ((4100, 4300), 0, None, None, "strided"),
+    "columns too long for a tile": ((4100, 4300), 0, None, None, "strided_split"),
     "a few long columns": ((70000, 33), 0, None, None, "strided_split"),
     "a few long columns, dy has one value for each": (
         (2, 9000, 33),

@@ -42,6 +42,13 @@ DEVICES = {
     "120": by_name("rtx5090"),
 }
 PER_PROGRAM = 16
+# Tiles that several blocks hold in their registers, of every size in the planner's tables.
+TILES = (
+    *(((steps, 4096), 0) for steps in (512, 768, 2048, 4096, 8192)),
+    *(((steps, 1024), 0) for steps in (11000, 16384, 32768)),
+    *(((1024, 64), 0), ((4096, 32), 0), ((8192, 16), 0), ((65536, 16), 0), ((65536, 7), 0)),
+    *(((64, 1000, 196), 1), ((64, 1000, 197), 1), ((64, 1000, 198), 1)),
+)
 
 
 def problems() -> Iterator[tuple]:
@@ -81,7 +88,7 @@ def problems() -> Iterator[tuple]:
     for dtype in ("float32", "bfloat16"):
         for length in (100, 1023, 1024, 8192, 32768, 50257, 262144):
             yield "log_softmax", dtype, dtype, (4096, length), 1, None, known
-        for shape, dim in (((2048, 4096), 0), ((8192, 4096), 0), ((16384, 1024), 0)):
+        for shape, dim in TILES:
             yield "log_softmax", dtype, dtype, shape, dim, None, known
             yield "softmax", dtype, dtype, shape, dim, None, known
         for shape, dim in (((32, 256, 3136), 1), ((2, 128256, 16), 1)):
@@ -107,6 +114,8 @@ def problems() -> Iterator[tuple]:
     ):
         yield "softmax", dtype, result, (4096, 1000), 1, None, known
         yield "log_softmax", dtype, result, (4096, 8192), 1, None, known
+        for shape, dim in (((4096, 4096), 0), ((64, 1000, 196), 1), ((65536, 16), 0)):
+            yield "softmax", dtype, result, shape, dim, None, known
     for dtype in ("float32", "bfloat16", "float64"):  # rows that several blocks share
         for shape in ((1, 128256), (32, 128256), (1, 4194303), (128, 2097152), (2, 1 << 25)):
             yield "softmax", dtype, dtype, shape, 1, None, known
@@ -133,7 +142,9 @@ def gradient_problems() -> Iterator[tuple]:
                 yield op, dtype, dtype, (4096, length), 1, None, known
             for length in (1000, 4096, 262144):
                 yield op, dtype, dtype, (4096, length), 1, None, unknown
-            for shape, dim in (((32, 256, 3136), 1), ((4096, 4096), 0), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
+            for shape, dim in (*TILES, ((32, 256, 3136), 1), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
+                yield op, dtype, dtype, shape, dim, None, known
+            for shape, dim in (((8, 21, 262144), 1), ((100, 1000), 0), ((300, 40), 0), ((16, 20000, 4096), 1)):
                 yield op, dtype, dtype, shape, dim, None, known
     for dtype in ("float16", "float64"):
         for length in (1023, 4096, 262144) if dtype == "float16" else (100, 1023, 4096, 8192, 16384, 262144):
@@ -152,6 +163,8 @@ def gradient_problems() -> Iterator[tuple]:
             yield op, dtype, dtype, (4096, 262144), 1, "block_uncached", known
     for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
         yield "softmax_backward", dtype, result, (8, 128256), 1, None, known
+        for shape, dim in (((4096, 4096), 0), ((64, 1000, 196), 1), ((65536, 16), 0)) if result != "float64" else ():
+            yield "softmax_backward", dtype, result, shape, dim, None, known
         yield "softmax_backward", dtype, result, (4096, 1000), 1, None, known
         yield "log_softmax_backward", dtype, result, (4096, 8192), 1, None, known
     yield "softmax_backward", "float16", "float16", (32, 128257), 1, None, known

@@ -10,6 +10,8 @@
 
 namespace onepass::cuda::ptx {
 
+inline void hide(unsigned&) {}
+
 inline unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 
 inline float from_half(unsigned short bits) {

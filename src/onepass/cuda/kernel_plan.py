@@ -109,12 +109,12 @@ class Tuning:
     padded: bool | None = None  # True also where a row fills its packs, warp and block
     resident: int | None = None  # blocks that a multiprocessor must have room for
     kept: int | None = None  # packs of a row that wait in shared memory, block_uncached of a gradient
-    # True waits in shared memory; False: strided reads twice, split and cluster wait in registers
+    # True waits in shared memory; False: strided and strided_split read twice, split and cluster wait in registers
     staged: bool | None = None
     blocks: int | None = None  # per row, split, cluster and stream
     parts: int | None = None  # of a slice of split or cluster that waits in shared memory
     handed: bool | None = None  # clusters take rows as they are ready for them; False: each has one
-    clustered: bool | None = None  # blocks that share a tile are a cluster, strided_split
+    clustered: bool | None = None  # blocks that share a tile in their registers are a cluster, strided_split
 
 
 @dataclass(frozen=True)

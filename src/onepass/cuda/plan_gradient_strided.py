@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 
 from ..problem import ITEMSIZE, Axis
-from .kernel_plan import Choice, CudaPlan, Team, Tuning, build
+from .kernel_plan import ONCE, Choice, CudaPlan, Team, Tuning, build
 from .plan_strided import tile
 from .thresholds import (
     ACCESS_BYTES,
+    FEW_GRADIENT_TILES,
+    FEWEST_GRADIENT_STEPS,
     GRADIENT_READ_TWICE,
     GRADIENT_READ_TWICE_ACROSS,
     GRADIENT_READ_TWICE_STEPS,
+    GRADIENT_TILES,
     LOOP_THREADS,
     SHARED_GRADIENT_STEPS,
     SHARED_STEPS,
@@ -20,6 +23,7 @@ from .thresholds import (
     ceil_div,
     floor_power,
 )
+from .tile_cut import Held, chosen_pack, cut_tile
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
@@ -30,6 +34,10 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
     if segmented and choice.algorithm == "strided_split":
         raise choice.refuse("no sum is needed: tiles are cut into segments, each for itself, by `strided`")
     pack, wide_dy, wide_saved = _access(choice, kept)
+    if not segmented and tuning.staged is None:
+        held = _plan_held(choice, kept, reduced, (pack, wide_dy, wide_saved))
+        if held is not None:
+            return held
     across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
     few = ceil_div(problem.rows, across * pack) * 2 <= choice.device.multiprocessors
     shared = choice.algorithm is None and not segmented and few and problem.length >= SHARED_STEPS
@@ -67,6 +75,66 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
         axes=(*kept, *reduced),
         reads=1 if staged or segmented else 2,
     )
+
+
+def _plan_held(
+    choice: Choice, kept: tuple[Axis, ...], reduced: tuple[Axis, ...], access: tuple[int, bool, bool]
+) -> CudaPlan | None:
+    """Both arrays of a tile wait in the registers of one or several blocks; None where others are better."""
+    problem = choice.problem
+    widest, wide_dy, wide_saved = access
+    sizes = choice.z_size, choice.x_size
+    tiles = GRADIENT_TILES.get(sum(sizes), GRADIENT_TILES[8])  # of mixed types as of float32
+    held = Held(
+        widest=widest,
+        pack=ACCESS_BYTES // 2 // max(*sizes, choice.y_size),
+        sizes=sizes,
+        tiles=[t for t in tiles if choice.algorithm in (None, _name(t.blocks))],
+        few_tiles=[t for t in FEW_GRADIENT_TILES if choice.algorithm in (None, _name(t.blocks))],
+        alone=True,
+    )
+    near = wide_dy and wide_saved and kept[-1].size * choice.x_size >= min(ACCESS_BYTES, problem.rows * choice.x_size)
+    measured = near and problem.length >= FEWEST_GRADIENT_STEPS and choice.registers_per_element == 1
+    cut = cut_tile(choice, held, measured)
+    if cut is None:
+        return None
+    shape: dict[str, int | str | bool] = {
+        "kept_axes": len(kept),
+        "reduced_axes": len(reduced),
+        "threads": cut.threads,
+        "resident": cut.resident,
+        "across": cut.across,
+        "packs": cut.packs,
+        "pack": cut.pack,
+        "wide_dy": wide_dy,
+        "wide_saved": wide_saved,
+        "cluster": cut.blocks if cut.clustered else 0,
+    }
+    choice.why.append(_across(cut.across, kept, cut.pack))
+    choice.why.append(cut.shared_by(problem.length))
+    slot_bytes = 16 * ceil_div(ITEMSIZE[problem.compute_dtype], 8)
+    team = Team(cut.blocks, cut.packs, 0 if cut.clustered else 2 * cut.columns * slot_bytes)
+    return build(
+        choice,
+        _name(cut.blocks),
+        "gradient_strided_held.h",
+        "gradient_strided_held",
+        "GradientStridedHeld",
+        shape,
+        threads=cut.threads,
+        shared_bytes=0,
+        units=problem.rows,
+        units_per_block=cut.columns,
+        axes=(*kept, *reduced),
+        reads=1,
+        waves=ONCE if cut.clustered else 1,
+        team=None if cut.blocks == 1 else team,
+    )
+
+
+def _name(blocks: int) -> str:
+    """The algorithm in which a tile has so many."""
+    return "strided" if blocks == 1 else "strided_split"
 
 
 def _reads_twice(choice: Choice, pack: int) -> bool:
@@ -163,11 +231,10 @@ def _access(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, bool, bool]:
     if choice.problem.op == "logsumexp_backward":
         wide[1] = False
     if not wide[0]:
-        return choice.tuning.pack or 1, False, False
+        return chosen_pack(choice, 1), False, False
     numbers, sizes = [inner.size], []
     for is_wide, (_, past, size, strides) in zip(wide, arrays, strict=True):
         if is_wide and past is not None:
             numbers += [past // size, *strides]
             sizes.append(size)
-    pack = choice.tuning.pack or math.gcd(ACCESS_BYTES // min(sizes), *numbers)
-    return pack, wide[1], wide[2]
+    return chosen_pack(choice, math.gcd(ACCESS_BYTES // min(sizes), *numbers)), wide[1], wide[2]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
 from .plan_strided_held import plan_strided_held
-from .plan_strided_split import clustered_tuning, clusters_pay, plan_strided_split, sharing_pays
+from .plan_strided_split import plan_strided_split, sharing_pays
+from .plan_strided_split_held import plan_strided_split_held
 from .thresholds import (
     ACCESS_BYTES,
     FEWEST_TILE_THREADS,
@@ -22,15 +22,19 @@ from .thresholds import (
     ceil_power,
     floor_power,
 )
+from .tile_cut import chosen_pack
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
     plain = problem.op in REDUCTIONS
     kept = _inner_last(choice.kept_axes)
-    pack = tuning.pack or _strided_pack(choice, kept)
-    if choice.algorithm is None and clusters_pay(choice, kept, pack):
-        return plan_strided_split(replace(choice, tuning=clustered_tuning(choice)), kept, pack)
+    pack = chosen_pack(choice, _strided_pack(choice, kept))
+    may_share = choice.algorithm in (None, "strided_split") and choice.elementwise and tuning.staged is None
+    if may_share or tuning.clustered is not None:
+        shared = plan_strided_split_held(choice, kept, pack)
+        if shared is not None:
+            return shared
     if choice.algorithm != "strided_split" and not plain and tuning.staged is None and problem.length:
         held = plan_strided_held(choice, kept, pack)
         if held is not None:
@@ -41,11 +45,11 @@ def plan_strided(choice: Choice) -> CudaPlan:
     may_stage = choice.elementwise and tuning.staged is not False
     across, threads, staged = tile(choice, pack, may_stage)
     staged_bytes = across * pack * choice.kept_size if staged else 0
-    shared = choice.algorithm == "strided_split"
+    split = choice.algorithm == "strided_split"
     if choice.algorithm is None and sharing_pays(choice, staged_bytes):
         choice.why.append(f"{problem.rows} rows of {problem.length} steps: one block would have too much of them")
-        shared = True
-    if shared:
+        split = True
+    if split:
         return plan_strided_split(choice, kept, pack)
     threads = tuning.threads or threads
     tile_bytes = problem.length * across * pack * choice.kept_size

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
-from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Team, Tuning, build
-from .plan_cluster import cluster_sizes
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Team, build
 from .thresholds import (
-    ACCESS_BYTES,
-    CLUSTERED_STEPS,
-    CLUSTERED_TILE_BLOCKS,
     FEWEST_STEPS,
     SHARED_STEPS,
     SLICE_BYTES,
@@ -21,14 +17,11 @@ from .thresholds import (
     ceil_power,
 )
 
-# Of a thread, at least: what leaves no kernel of tools/nvrtc_matrix.py with a spill.
-_CLUSTER_REGISTERS = 64
-
 
 def plan_strided_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> CudaPlan:
     """The plan for "strided_split"; `kept`: the kept axes, of which threads lie side by side along the last."""
     problem = choice.problem
-    cut = _cut_clustered(choice, kept, pack) if choice.tuning.clustered else _cut_split(choice, kept, pack)
+    cut = _cut_split(choice, kept, pack)
     tile, steps = cut.across * pack, ceil_div(problem.length, cut.blocks)
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
@@ -39,13 +32,11 @@ def plan_strided_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Cud
         "across": cut.across,
         "pack": pack,
         "staged": cut.shared_bytes > 0,
-        "cluster": cut.blocks if cut.clustered else 0,
     }
     reads = 2 if choice.elementwise and not cut.shared_bytes else 1
     choice.why.append(f"{cut.across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {pack} each")
     choice.why.append(
-        f"{'the ' * cut.clustered}{cut.blocks} blocks {'of a cluster ' * cut.clustered}share a tile of "
-        f"{problem.length} steps, "
+        f"{cut.blocks} blocks share a tile of {problem.length} steps, "
         + (f"each in {cut.shared_bytes} bytes of shared memory: read once" if cut.shared_bytes else f"{reads} reads")
     )
     slot_bytes = 16 * ceil_div(3 * ITEMSIZE[problem.compute_dtype], 8)
@@ -63,7 +54,7 @@ def plan_strided_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Cud
         axes=(*kept, *reduced),
         reads=reads,
         waves=1,
-        team=Team(cut.blocks, steps, 0 if cut.clustered else 2 * tile * slot_bytes),
+        team=Team(cut.blocks, steps, 2 * tile * slot_bytes),
     )
 
 
@@ -76,7 +67,6 @@ class _Cut:
     blocks: int
     resident: int  # blocks that a multiprocessor must have room for
     shared_bytes: int  # that a slice waits in; 0: it waits nowhere
-    clustered: bool = False
 
 
 def _cut_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
@@ -95,29 +85,6 @@ def _cut_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
     if shared_bytes > _room(choice, 1, threads, tile) or blocks > resident * device.multiprocessors:
         raise choice.refuse(f"{blocks} blocks have no room for {problem.length} steps of {tile} rows")
     return _Cut(across, threads, blocks, resident, shared_bytes)
-
-
-def _cut_clustered(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
-    """The blocks of a cluster, whose slices wait in shared memory."""
-    problem, device, tuning = choice.problem, choice.device, choice.tuning
-    sizes = cluster_sizes(choice)
-    if not choice.elementwise:
-        raise choice.refuse("nothing waits for a cluster: a reduction reads its input once")
-    threads = tuning.threads or SPLIT_THREADS
-    across = tuning.across or min(32, ceil_power(ceil_div(problem.rows, pack)), _across(choice, TILE_BYTES[0], pack))
-    tile = across * pack
-    step_bytes = tile * choice.kept_size
-    for blocks in sizes:
-        shared_bytes = ceil_div(problem.length, blocks) * step_bytes
-        if blocks == sizes[-1] or shared_bytes <= SLICE_BYTES:
-            break
-    state_bytes = 8 * ceil_div(3 * ITEMSIZE[problem.compute_dtype], 8)
-    taken = shared_bytes + 2 * blocks * tile * state_bytes + _scratch(choice, threads, tile) + BLOCK_SCRATCH
-    if taken > device.shared_per_block:
-        raise choice.refuse(f"a cluster of {blocks} has no room for {problem.length} steps of {tile} rows")
-    most = device.registers // (_CLUSTER_REGISTERS * choice.registers_per_element * threads)
-    resident = min(device.shared_per_multiprocessor // taken, most)
-    return _Cut(across, threads, blocks, max(1, min(resident, tuning.resident or resident)), shared_bytes, True)
 
 
 def _across(choice: Choice, width: int, pack: int) -> int:
@@ -181,29 +148,6 @@ def _in_even_rounds(tiles: int, length: int, fewest: int, at_once: int) -> int:
     allowed = range(fewest, min(2 * fewest, at_once) + 1)
     best = min(map(steps, allowed), default=0)
     return next((blocks for blocks in allowed if steps(blocks) <= 1.02 * best), fewest)
-
-
-def clusters_pay(choice: Choice, kept: tuple[Axis, ...], pack: int) -> bool:
-    """Whether the blocks of a cluster, which share a tile, beat any other way. Measured of float32 in whole packs, four
-    tiles or more, whose rows are neighbours."""
-    measured = choice.elementwise and choice.kept_size == choice.y_size == 4 and choice.registers_per_element == 1
-    if not measured or pack != ACCESS_BYTES // 4 or choice.tuning != Tuning():
-        return False
-    tile = TILE_BYTES[0] // choice.kept_size
-    if kept[-1].size < tile or choice.problem.rows < 4 * tile:
-        return False
-    shortest, _, longest = CLUSTERED_STEPS
-    return shortest <= choice.problem.length <= longest and choice.device.most_clustered >= CLUSTERED_TILE_BLOCKS
-
-
-def clustered_tuning(choice: Choice) -> Tuning:
-    """What such clusters are."""
-    _, wide, _ = CLUSTERED_STEPS
-    blocks = 8 if choice.problem.length * TILE_BYTES[0] <= 8 * SLICE_BYTES // 2 else CLUSTERED_TILE_BLOCKS
-    if choice.problem.length <= wide:
-        return Tuning(clustered=True, blocks=blocks, threads=128)
-    across = TILE_BYTES[1] // ACCESS_BYTES
-    return Tuning(clustered=True, blocks=CLUSTERED_TILE_BLOCKS, threads=256, across=across)
 
 
 def sharing_pays(choice: Choice, staged_bytes: int) -> bool:

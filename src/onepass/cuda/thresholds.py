@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 # Bytes of one access. 256-bit accesses of sm_100 are not used yet.
 ACCESS_BYTES = 16
 # Elements that a thread may hold of a row, in registers of 32 bits: a lane of a group ... (modelled: 32 values and what
@@ -253,13 +255,86 @@ SHARED_GRADIENT_STEPS = 12
 # 1226; of 16-bit elements 41 at 4096x4096, where sharing takes 40 to 43.
 STRIDED_SPLIT_RESIDENT = 2
 SLICE_BYTES = 64 << 10
-# Steps of tiles that clusters share: from, up to for tiles of 128 bytes by blocks of 128 threads, up to for tiles of 64
-# bytes by blocks of 256. Measured on an H200, November 2026, float32, microseconds: 2048x4096, dim 0, 28.3 for 30.6,
-# 8x2048x512, dim 1, 28.1 for 29.8, 4096x4096 53.3 for 56.5, 8192x8192 196 for 203, 16384x1024 64.8 for 72.9. Shorter
-# ones stay in the registers of a block: 64x1000x196 43.2 for 44.6. Of 16-bit elements some gain and some lose:
-# 4096x4096 35.0 for 39.8, 64x1000x196 32.4 for 38.1, 8x2048x512 20.8 for 20.0, 8192x8192 126 for 120.
-CLUSTERED_STEPS = (2048, 8192, 16384)
-CLUSTERED_TILE_BLOCKS = 16
+# Rows that lie apart and have more steps than that are shared by several blocks in their registers, where these hold
+# them: 128x256x256 float32, dim 1, 22.1 for 22.5 by one block, 128x384x256 30.2 for 34.9.
+HELD_ALONE_STEPS = 256
+MOST_SHARED_HELD = 64  # elements that a thread holds then: with more, kernels spill
+
+
+class SharedTile(NamedTuple):
+    """A tile that a cluster shares, and how many elements each of its threads holds at most, and at least."""
+
+    columns: int
+    threads: int  # of a block
+    blocks: int
+    most_held: int
+    fewest_held: int = 0
+
+
+# By bytes of an element, the first that holds a tile. Measured on an H200, November 2026, us, against slices in shared
+# memory or one block: float32 64x1000x196, dim 1, 38.7 for 43.5; 2048x4096, dim 0, 24.1 for 27.9; 4096x4096 45.1 for
+# 52.4, its log_softmax 46.9 for 63.3; 8192x8192 167 for 202; 16384x1024 55.1 for 64.4, in tiles of 32 columns 61.7;
+# 32768x512 71.0 for 81.7, but 20000x1024 84.9 for 81.0; bfloat16 128x512x256 25.5 for 28.8, with 4 blocks 27.8;
+# 64x1000x196 26.7 for 37.7; 16x2000x1024 52.9 for 61.4; 4096x4096 33.2 for 39.0; 8192x8192 114 for 120, in tiles of 32
+# columns 122; 32768x512 47.5 for 51.8, but 30000x300 40.2 for 37.0.
+_WIDE = (SharedTile(32, 128, 4, 48), SharedTile(32, 256, 4, 48))
+_LONG = SharedTile(16, 256, 16, 64)
+SHARED_TILES = {
+    2: [
+        SharedTile(32, 128, 2, 64),
+        *_WIDE,
+        SharedTile(32, 256, 8, 64),
+        SharedTile(16, 256, 8, 64),
+        _LONG,
+        SharedTile(16, 512, 16, 64, fewest_held=64),
+    ],
+    4: [
+        SharedTile(32, 128, 2, 48),
+        *_WIDE,
+        SharedTile(32, 256, 8, 48),
+        SharedTile(32, 512, 8, 32),
+        SharedTile(32, 256, 16, 48),
+        SharedTile(32, 512, 16, 32),
+        _LONG,
+        SharedTile(16, 512, 16, 64, fewest_held=52),
+    ],
+}
+# Rows that are neighbours, at least, for those: of 4, 2000x1000x4 float32, dim 1, took 29.8 for 25.7 by one block.
+FEWEST_SHARED_NEIGHBOURS = 8
+# The same where those would leave a quarter of the multiprocessors idle: 1024x64 float32, dim 0, 5.9 for 7.7; 4096x32
+# 6.9 for 12.0; 8192x16 7.5 for 12.2; 16384x64 10.3 for 14.3.
+FEW_SHARED_TILES = [
+    *(SharedTile(16, threads, blocks, 16) for threads, blocks in ((128, 8), (256, 8), (256, 16), (512, 16))),
+    _LONG,
+    SharedTile(16, 512, 16, 64),
+]
+
+# The same of gradients: by bytes of an element of both arrays, in registers of both. Measured against tiles in shared
+# memory or read twice: float32 32x256x56x56, dim 1, 77.3 for 87.6, 16x150x128x128 116 for 174, 64x1000x196 47.5 for
+# 69.6, 2048x4096, dim 0, 31.7 for 51.4, 4096x4096 59.8 for 90.0, with 8 blocks of 512 threads 64.1, 8192x8192 250 for
+# 332, 16384x1024 82.8 for 90.4; bfloat16 32x256x56x56 43.1 for 56.4, 64x1000x196 30.6 for 54.1, with 4 blocks of 256
+# threads 32.5, 2048x4096 21.8 for 32.5, 4096x4096 37.6 for 56.8, in tiles of 64 columns 38.4, 8192x8192 138 for 169,
+# 16384x1024 45.8 for 57.3, in tiles of 32 columns 49.5.
+GRADIENT_TILES = {
+    4: [
+        *(SharedTile(64, 128, 1, 16), SharedTile(64, 256, 1, 64), SharedTile(64, 256, 2, 64)),
+        *(SharedTile(64, 128, 8, 64), SharedTile(64, 256, 8, 64), SharedTile(32, 128, 16, 64)),
+        *(SharedTile(32, 256, 16, 64), SharedTile(16, 256, 16, 64)),
+    ],
+    8: [
+        *(SharedTile(32, 128, 1, 32), SharedTile(32, 256, 1, 64), SharedTile(32, 256, 2, 64)),
+        *(SharedTile(32, 256, 4, 64), SharedTile(32, 128, 16, 64), SharedTile(32, 256, 16, 64)),
+        *(SharedTile(32, 512, 16, 64), SharedTile(16, 512, 16, 64)),
+    ],
+}
+# 1024x64 float32, dim 0, 5.2 for 8.0, 4096x32 5.9 for 13.4, 100x1000 5.6 for 7.1, 300x40 5.0 for 7.6.
+FEW_GRADIENT_TILES = [
+    *(SharedTile(16, 128, 1, 32), SharedTile(16, 128, 8, 32), SharedTile(16, 256, 16, 24)),
+    SharedTile(16, 512, 16, 64),
+]
+# Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7. Neighbours fill an access:
+# 2000x1000x4 float32 38.3 for 56.1, bfloat16 31.2 for 30.0.
+FEWEST_GRADIENT_STEPS = 16
 
 
 def ceil_power(n: int) -> int:

@@ -76,7 +76,8 @@ class TeamMemory {
    public:
     // Words go in pairs, each with its number: one access.
     static constexpr int kPairs = (sizeof(State) + 7) / 8;
-    struct Scratch {};  // of shared memory
+    struct Scratch {};                         // of shared memory
+    static constexpr bool kAllAtHand = false;  // as ClusterMemory's
 
     __device__ __forceinline__ TeamMemory(const Team& team, const TeamPlace& place, Scratch&)
         : TeamMemory(team, place) {}
@@ -101,7 +102,12 @@ class TeamMemory {
         }
     }
 
-    // Several, from number `which` on, of which all `senders` that call have the same: number 0 of them sends.
+    // The same of what all `senders` that call have: number 0 of them sends.
+    __device__ __forceinline__ void publish(int sender, int, const State& mine, int which) const {
+        if (sender == 0) publish(mine, which);
+    }
+
+    // Several, from number `which` on.
     template <int N>
     __device__ __forceinline__ void publish(int sender, int, const State (&mine)[N], int which) const {
         if (sender != 0) return;

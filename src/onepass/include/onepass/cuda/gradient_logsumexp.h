@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kShape.threads, kSame<LogSumExpCompute<Dy, X, 
             [&](int64 step, C(&values)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) values[i] = gradient(i, values[i]);
-                part.store(step, values);
+                part.store(part.offset_of(step), values);
             });
     }
 }

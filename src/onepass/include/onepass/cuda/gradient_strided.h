@@ -68,7 +68,7 @@ struct GradientSteps {
             for (int i = 0; i < N; ++i) {
                 results[i] = Op::template gradient<typename Part::Element>(values[i].dy, values[i].saved, total[i]);
             }
-            part.store(step, results);
+            part.store(part.offset_of(step), results);
         });
     }
 

@@ -30,11 +30,12 @@ struct GradientTile {
     const TileJob& job;
     int64 row;
     Offsets<kArrays> start{};
-    bool present;  // the tile may be wider than the rows that are left
+    bool present;  // the tile may be wider than the rows that are left; a thread beyond them sees the last
 
     __device__ __forceinline__ GradientTile(const TileJob& job, int64 tile)
         : job(job), row(tile * kTileRows + threadIdx.x % kShape.across * N), present(row < job.rows) {
-        if (present) start = job.template offset_of<0, kShape.kept_axes>(row);
+        if (!present) row = job.rows - N;
+        start = job.template offset_of<0, kShape.kept_axes>(row);
     }
 
     static __device__ __forceinline__ int first_step() { return threadIdx.x / kShape.across; }
@@ -46,21 +47,39 @@ struct GradientTile {
         return at;
     }
 
-    // kWide: the rows of a pack are neighbours in this array, too.
-    template <class In, bool kWide>
-    __device__ __forceinline__ void load(int which, const Offsets<kArrays>& offset, C (&to)[N]) const {
-        const In* from = job.template input<In>(which, offset);
-        if constexpr (kWide) {
-            load_pack(from, to);
-        } else {
-            const int64 stride = job.axis[kShape.kept_axes - 1].stride[which];
+    // From a step of this thread's to its next, where so many blocks share the steps: along one axis by an addition.
+    __device__ __forceinline__ void advance(int64& step, Offsets<kArrays>& at, int blocks) const {
+        step += blocks * kSteps;
+        if constexpr (kShape.reduced_axes == 1) {
 #pragma unroll
-            for (int i = 0; i < N; ++i) to[i] = widen<C>(from[i * stride]);
+            for (int a = 0; a < kArrays; ++a) at.of[a] += blocks * kSteps * job.axis[kShape.kept_axes].stride[a];
+        } else {
+            at = offset_of(step);
         }
     }
 
-    __device__ __forceinline__ void store(int64 step, const C (&values)[N]) const {
-        store_pack(job.template result<Dx>(offset_of(step)), values);
+    // As they are in memory. kWide: the rows of a pack are neighbours in this array, too.
+    template <class In, bool kWide>
+    __device__ __forceinline__ auto words(int which, const Offsets<kArrays>& offset) const {
+        const In* from = job.template input<In>(which, offset);
+        if constexpr (kWide) {
+            return load_words<N>(from);
+        } else {
+            const int64 stride = job.axis[kShape.kept_axes - 1].stride[which];
+            typename Pack<In, N>::Elements elements;
+#pragma unroll
+            for (int i = 0; i < N; ++i) elements.at[i] = from[i * stride];
+            return __builtin_bit_cast(typename Pack<In, N>::Words, elements);
+        }
+    }
+
+    template <class In, bool kWide>
+    __device__ __forceinline__ void load(int which, const Offsets<kArrays>& offset, C (&to)[N]) const {
+        widen_words<In>(words<In, kWide>(which, offset), to);
+    }
+
+    __device__ __forceinline__ void store(const Offsets<kArrays>& offset, const C (&values)[N]) const {
+        store_pack(job.template result<Dx>(offset), values);
     }
 };
 

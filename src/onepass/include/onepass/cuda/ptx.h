@@ -14,6 +14,9 @@
 
 namespace onepass::cuda::ptx {
 
+// The compiler no longer knows what the word is, and computes anew what it may have kept of it.
+__device__ __forceinline__ void hide(unsigned& word) { asm("" : "+r"(word)); }
+
 __device__ __forceinline__ float from_half(unsigned short bits) {
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));

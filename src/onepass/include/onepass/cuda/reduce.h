@@ -72,11 +72,12 @@ __device__ __forceinline__ float from_order(int place) {
 }
 
 // Every lane of a group of kLanes neighbours gets the total. The butterfly: each step pairs lanes whose numbers differ
-// in one bit, and both compute the same, since the combination is commutative. All lanes of the warp take part.
-template <int kLanes, class T, class Combine>
+// in one bit, and both compute the same, since the combination is commutative. All lanes of the warp take part. kApart:
+// of every so many-th lane of a group, a power of two.
+template <int kLanes, int kApart = 1, class T, class Combine>
 __device__ __forceinline__ T all_reduce_lanes(T value, Combine combine) {
 #pragma unroll
-    for (int mask = kLanes / 2; mask > 0; mask /= 2) {
+    for (int mask = kLanes / 2; mask >= kApart; mask /= 2) {
         value = combine(value, shuffled(value, [=](unsigned w) { return __shfl_xor_sync(kAllLanes, w, mask); }));
     }
     return value;

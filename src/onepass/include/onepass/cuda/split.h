@@ -111,15 +111,28 @@ struct MergeTotals {
         return relative_to(max, exponential_of_part(max), parts);
     }
 
+    // The sums of states that are relative to one maximum, of every kApart-th of kLanes.
+    template <int kApart, int kLanes = kWarpLanes>
+    static __device__ __forceinline__ State sum_over_lanes(State total) {
+        if constexpr (Op::kExact)
+            total.sum = all_reduce_lanes<kLanes, kApart>(total.sum, Merge());
+        else
+            total.sum = all_reduce_lanes<kLanes, kApart>(total.sum, Add());
+        return total;
+    }
+
+    // Of every kApart-th of a group of kLanes neighbours.
+    template <int kLanes, int kApart = 1>
+    static __device__ __forceinline__ State of_lanes(const State& mine) {
+        const C max = all_reduce_lanes<kLanes, kApart>(mine.max, Max());
+        const State states[1] = {mine};
+        return sum_over_lanes<kApart, kLanes>(relative_to(max, exponential_of_part(max), states));
+    }
+
     template <int kSlots>
     __device__ __forceinline__ State operator()(const State (&states)[kSlots]) const {
         const C max = all_reduce_lanes<kWarpLanes>(max_of(states), Max());
-        State total = relative_to(max, exponential_of<Op, V, kMasked>(max), states);
-        if constexpr (Op::kExact)
-            total.sum = all_reduce_lanes<kWarpLanes>(total.sum, Merge());
-        else
-            total.sum = all_reduce_lanes<kWarpLanes>(total.sum, Add());
-        return total;
+        return sum_over_lanes<1>(relative_to(max, exponential_of<Op, V, kMasked>(max), states));
     }
 
     static __device__ __forceinline__ State pack(C max, Sum<C> sum) {

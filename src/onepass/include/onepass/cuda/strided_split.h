@@ -1,8 +1,6 @@
 // Rows whose elements lie anywhere, shared by several blocks: what strided.h is to one block, split.h is to rows that
 // lie side by side. Each block has a slice of the steps of a tile; for long dims with little beside them.
 //
-// The blocks of a tile meet in scratch memory or, if they are a cluster, in their shared memory.
-//
 // `strided_split`: the slice waits in shared memory, x is read once; or it waits nowhere and x is read twice.
 // `strided_split_reduce`: sum, mean, amax and amin.
 #pragma once
@@ -21,7 +19,6 @@ struct StridedSplit {
     int across;    // threads side by side across rows, a power of two
     int pack;      // rows per access: they and their results are neighbours in memory, on pack boundaries
     bool staged;   // the slice waits in shared memory
-    int cluster;   // blocks of a tile, if they are a cluster; 0: they meet in scratch memory
 
     constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, staged}; }
 };
@@ -43,13 +40,11 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     // 1024 threads have 64 registers each; of wide packs two steps are enough to keep a thread busy.
     constexpr int kAhead = kShape.threads * kShape.resident < 1024 && N * sizeof(C) <= 16 ? kInFlight : 2;
     constexpr bool kKeepFirst = N * sizeof(State) <= 32;
-    using Others = TileMemory<State, Part::kTileRows, kShape.cluster>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
-    ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
-    const auto place = TeamPlace::of<kShape.cluster>(job);
-    Others others(job, place, team_scratch);
+    const auto place = TeamPlace::of<0>(job);
+    TeamMemory<State, Part::kTileRows> others(job, place);
     unsigned leaving = 0;
 
     const int64 begin = place.rank * job.slice;
@@ -165,7 +160,6 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 template <class Op, class In, class Out, StridedSplit kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split_reduce(
     const __grid_constant__ TeamJob<Job<kShape.kept_axes + kShape.reduced_axes, Load, Store>> job) {
-    static_assert(kShape.cluster == 0);
     using Part = TilePart<In, Out, kShape.tile(), Load, Store>;
     using C = typename Part::C;
     using State = typename Op::template State<C>;
@@ -173,7 +167,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split
     constexpr int N = kShape.pack;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
-    const auto place = TeamPlace::of<kShape.cluster>(job);
+    const auto place = TeamPlace::of<0>(job);
     TeamMemory<State, Part::kTileRows> others(job, place);
     unsigned leaving = 0;
 

@@ -43,12 +43,12 @@ struct TilePart {
         return {start.x + along.x, start.y + along.y};
     }
 
-    // From a step of this thread's to its next: along one axis by an addition.
-    __device__ __forceinline__ void advance(int64& step, Offset& at) const {
-        step += kSteps;
+    // From a step of this thread's to its next, where so many blocks share the steps: along one axis by an addition.
+    __device__ __forceinline__ void advance(int64& step, Offset& at, int blocks = 1) const {
+        step += blocks * kSteps;
         if constexpr (kShape.reduced_axes == 1) {
-            at.x += kSteps * job.axis[kShape.kept_axes].x_stride;
-            at.y += kSteps * job.axis[kShape.kept_axes].y_stride;
+            at.x += blocks * kSteps * job.axis[kShape.kept_axes].x_stride;
+            at.y += blocks * kSteps * job.axis[kShape.kept_axes].y_stride;
         } else {
             at = offset_of(step);
         }

@@ -5,80 +5,57 @@
 
 namespace onepass::cuda {
 
-// As TeamMemory, of blocks that are a cluster of kBlocks: every block gets all states into its shared memory. The bytes
-// of a store are counted by a barrier of the block that receives them.
+// As TeamMemory, of blocks that are a cluster of kBlocks and have one tile: every block gets all states into its shared
+// memory. The bytes of a store are counted by a barrier of the block that receives them.
 template <class State, int kStates, int kBlocks>
 class ClusterMemory {
    public:
-    // Two places that alternate, as TeamMemory's.
     struct Scratch {
         struct Words {
             unsigned long long at[(sizeof(State) + 7) / 8];
         };
-        struct Place {
-            Words states[kBlocks][kStates];
-        };
-        Place at[2];
-        unsigned long long arrived[2];  // barriers
+        Words states[kBlocks][kStates];
+        unsigned long long arrived;  // a barrier
     };
     static constexpr int blocks = kBlocks;
+    static constexpr bool kAllAtHand = true;  // any thread may read any block's state, once `wait` is over
 
     __device__ __forceinline__ ClusterMemory(const Team&, const TeamPlace& place, Scratch& scratch)
         : scratch_(scratch), rank_(place.rank) {
-        if (threadIdx.x == 0) {
-            for (auto& barrier : scratch_.arrived) ptx::init_barrier(&barrier, 1);
-        }
+        if (threadIdx.x == 0) ptx::init_barrier(&scratch_.arrived, 1);
         ptx::arrive_at_cluster();
     }
 
-    // To be called by all threads.
-    __device__ __forceinline__ void next() {
-        ++number_;
-        if (threadIdx.x == 0) ptx::arrive_and_expect(&scratch_.arrived[place()], sizeof(typename Scratch::Place));
-        // The barriers of all blocks are ready, now and for all time.
-        if (number_ == 1) ptx::wait_for_cluster();
+    // To be called by all threads, before the exchange.
+    __device__ __forceinline__ void next() const {
+        if (threadIdx.x == 0) ptx::arrive_and_expect(&scratch_.arrived, sizeof(scratch_.states));
+        ptx::wait_for_cluster();  // the barriers of all blocks are ready
     }
 
-    // The senders share out the blocks.
-    template <int N>
-    __device__ __forceinline__ void publish(int sender, int senders, const State (&mine)[N], int which) const {
+    // Of a column: the senders, which all have its state, share out the blocks.
+    __device__ __forceinline__ void publish(int sender, int senders, const State& mine, int which) const {
+        typename Scratch::Words words{};
+        *reinterpret_cast<State*>(words.at) = mine;
+        auto& to = scratch_.states[rank_][which];
         for (int block = sender; block < kBlocks; block += senders) {
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                typename Scratch::Words words{};
-                *reinterpret_cast<State*>(words.at) = mine[i];
-                auto& to = scratch_.at[place()].states[rank_][which + i];
-                for (int w = 0; w < static_cast<int>(sizeof(words) / 8); ++w)
-                    ptx::store_async(&to.at[w], words.at[w], &scratch_.arrived[place()], block);
-            }
+            for (int w = 0; w < static_cast<int>(sizeof(words) / 8); ++w)
+                ptx::store_async(&to.at[w], words.at[w], &scratch_.arrived, block);
         }
     }
 
-    template <int kBlocksOfThread, int kCount>
-    __device__ __forceinline__ void collect(int first, int step, int which, const State& identity,
-                                            State (&states)[kBlocksOfThread][kCount]) const {
-        ptx::wait_for_phase(&scratch_.arrived[place()], (number_ - 1) / 2 % 2);
-#pragma unroll
-        for (int b = 0; b < kBlocksOfThread; ++b) {
-            const int block = first + b * step;
-#pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-                const auto& words = scratch_.at[place()].states[block < kBlocks ? block : 0][which + i];
-                states[b][i] = block < kBlocks ? *reinterpret_cast<const State*>(words.at) : identity;
-            }
-        }
+    // Until the states of all blocks are there.
+    __device__ __forceinline__ void wait() const { ptx::wait_for_phase(&scratch_.arrived, 0); }
+    __device__ __forceinline__ State state_of(int block, int which) const {
+        return *reinterpret_cast<const State*>(scratch_.states[block][which].at);
     }
 
-    // A block whose last states have come is written to no more.
+    // A block whose states have come is written to no more.
     __device__ __forceinline__ unsigned leave() const { return 0; }
     __device__ __forceinline__ void left(unsigned, unsigned) const {}
 
    private:
-    __device__ __forceinline__ unsigned place() const { return number_ % 2; }
-
     Scratch& scratch_;
     const unsigned rank_;
-    unsigned number_ = 0;  // of the exchange, from 1
 };
 
 // What blocks that share a tile tell each other: as a cluster of kCluster, or through scratch memory (0).

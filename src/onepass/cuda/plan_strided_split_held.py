@@ -1,0 +1,67 @@
+"""The plans in which several blocks share a tile of rows whose elements lie anywhere, in their registers."""
+
+from __future__ import annotations
+
+from ..problem import ITEMSIZE, Axis
+from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
+from .thresholds import (
+    ACCESS_BYTES,
+    FEW_SHARED_TILES,
+    FEWEST_SHARED_NEIGHBOURS,
+    HELD_ALONE_STEPS,
+    SHARED_TILES,
+    ceil_div,
+)
+from .tile_cut import Held, cut_tile
+
+
+def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:
+    """The plan; `kept`: the kept axes, of which threads lie side by side along the last; `widest`: rows per access at
+    most. None where others are better, or it cannot serve; but refused with a reason if tuning wants it."""
+    problem = choice.problem
+    if not choice.elementwise:
+        raise choice.refuse("nothing waits in registers: a reduction reads its input once")
+    held = Held(
+        widest=widest,
+        pack=ACCESS_BYTES // 2 // max(choice.x_size, choice.y_size),
+        sizes=(ITEMSIZE[problem.compute_dtype],),
+        tiles=SHARED_TILES.get(choice.kept_size, ()),
+        few_tiles=FEW_SHARED_TILES,
+        alone=False,
+    )
+    near = kept[-1].x_stride == 1 and kept[-1].size >= min(FEWEST_SHARED_NEIGHBOURS, problem.rows)
+    cut = cut_tile(choice, held, near and problem.length > HELD_ALONE_STEPS and choice.registers_per_element == 1)
+    if cut is None:
+        return None
+    reduced = problem.reduce or (Axis(problem.length, 1, 1),)
+    shape: dict[str, int | str | bool] = {
+        "kept_axes": len(kept),
+        "reduced_axes": len(reduced),
+        "threads": cut.threads,
+        "resident": cut.resident,
+        "across": cut.across,
+        "packs": cut.packs,
+        "pack": cut.pack,
+        "cluster": cut.blocks if cut.clustered else 0,
+    }
+    choice.why.append(
+        f"{cut.across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {cut.pack} each"
+    )
+    choice.why.append(cut.shared_by(problem.length))
+    slot_bytes = 16 * ceil_div(3 * ITEMSIZE[problem.compute_dtype], 8)
+    return build(
+        choice,
+        "strided_split",
+        "strided_split_held.h",
+        "strided_split_held",
+        "StridedSplitHeld",
+        shape,
+        threads=cut.threads,
+        shared_bytes=0,
+        units=problem.rows,
+        units_per_block=cut.columns,
+        axes=(*kept, *reduced),
+        reads=1,
+        waves=ONCE if cut.clustered else 1,
+        team=Team(cut.blocks, cut.packs, 0 if cut.clustered else 2 * cut.columns * slot_bytes),
+    )

@@ -1,0 +1,146 @@
+"""How tiles that wait in registers are cut: their rows, threads and blocks, and what each thread holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .kernel_plan import Choice, Tuning
+from .plan_cluster import cluster_sizes
+from .thresholds import MOST_SHARED_HELD, SHARED_STEPS, SharedTile, ceil_div, ceil_power
+
+# Of a thread, besides those that hold so many steps, few or many, and at least: what leaves no kernel of
+# tools/nvrtc_matrix.py with a spill.
+_OTHER_REGISTERS = (32, 40)
+_MANY = 40
+_FEWEST_REGISTERS = 64
+
+
+@dataclass(frozen=True)
+class TileCut:
+    """A tile, cut."""
+
+    pack: int  # rows per access
+    across: int  # threads side by side across its rows
+    threads: int  # of a block
+    blocks: int
+    resident: int  # blocks that a multiprocessor must have room for
+    packs: int  # that a thread holds
+    clustered: bool  # the blocks are a cluster, or there is one; else they meet in scratch memory
+
+    @property
+    def columns(self) -> int:
+        return self.across * self.pack
+
+    def shared_by(self, length: int) -> str:
+        """The planner's sentence, of rows that long."""
+        if self.blocks == 1:
+            return f"a thread holds {self.packs} of the {length} steps in registers: read once"
+        of_cluster = ("the ", "of a cluster ") if self.clustered else ("", "")
+        return (
+            f"{of_cluster[0]}{self.blocks} blocks {of_cluster[1]}share a tile of {length} steps, of which a thread "
+            f"holds {self.packs} in registers: read once"
+        )
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a kernel keeps of a tile, and the tiles it was measured with."""
+
+    widest: int  # rows per access
+    pack: int  # the same for tiles that are 32 or 16 rows wide: 8 bytes take less to hold than 16
+    sizes: tuple[int, ...]  # bytes of an element, of each array that is kept
+    tiles: Sequence[SharedTile]
+    few_tiles: Sequence[SharedTile]  # where the others would leave multiprocessors idle
+    alone: bool  # a tile may have one block
+
+    def registers(self, pack: int) -> int:
+        """Of 32 bits, that a pack takes."""
+        return sum(ceil_div(pack * size, 4) for size in self.sizes)
+
+
+def cut_tile(choice: Choice, held: Held, measured: bool) -> TileCut | None:
+    """The cut; None where none holds the tile, or others are better. `measured`: what the planner's tables say of the
+    problem holds."""
+    tuning = choice.tuning
+    if tuning.clustered is None and (tuning != Tuning() or not measured):
+        return None
+    cut = None
+    if tuning.clustered is not False:
+        cut = _clustered(choice, held)
+    if cut is None and tuning.clustered is not True:
+        cut = _apart(choice, held)
+    if cut is None and tuning.clustered is not None:
+        raise choice.refuse(f"registers of the blocks do not hold {choice.problem.length} steps")
+    return cut
+
+
+def _clustered(choice: Choice, held: Held) -> TileCut | None:
+    """The blocks of a cluster: as measured, or as tuning says."""
+    tuning, device = choice.tuning, choice.device
+    if tuning.clustered:
+        threads = (tuning.threads,) if tuning.threads else (128, 256, 512)
+        sizes = [1] if tuning.blocks == 1 and held.alone else cluster_sizes(choice)
+        tiles = [SharedTile(32, t, n, MOST_SHARED_HELD) for n in sizes for t in threads]
+        return _first(choice, held, sorted(tiles, key=lambda tile: tile.threads * tile.blocks))
+    cut = _first(choice, held, [tile for tile in held.tiles if tile.blocks <= device.most_clustered])
+    if cut is not None and ceil_div(choice.problem.rows, cut.columns) * cut.blocks < device.multiprocessors * 3 // 4:
+        cut = _first(choice, held, [tile for tile in held.few_tiles if tile.blocks <= device.most_clustered])
+    return cut
+
+
+def _first(choice: Choice, held: Held, tiles: Sequence[SharedTile]) -> TileCut | None:
+    """The first of these whose registers hold the steps."""
+    for tile in tiles:
+        pack, across = _across(choice, held.widest, tile.columns, held.pack)
+        packs = ceil_div(choice.problem.length, tile.blocks * (tile.threads // across))
+        registers = packs * held.registers(pack)
+        if tile.fewest_held <= registers <= tile.most_held:
+            resident = _resident(choice, tile.threads, registers)
+            return TileCut(pack, across, tile.threads, tile.blocks, resident, packs, True)
+    return None
+
+
+def _apart(choice: Choice, held: Held) -> TileCut | None:
+    """Blocks that meet in scratch memory, a tile for each team of them: the whole GPU for few rows."""
+    problem, tuning, device = choice.problem, choice.tuning, choice.device
+    if tuning.clustered is None and problem.length < SHARED_STEPS:
+        return None
+    # Each block reads the states of all others: where the blocks of one tile are two tiles', it reads a quarter.
+    columns = 8 if problem.rows <= 16 else 16
+    pack, across = _across(choice, held.widest, columns, columns // 8)
+    resident = tuning.resident or 1
+    at_once = resident * device.multiprocessors // ceil_div(problem.rows, across * pack)
+    blocks = tuning.blocks or at_once
+    for threads in (tuning.threads,) if tuning.threads else (256, 512):
+        if not 1 <= blocks <= at_once or threads < across * pack:
+            continue
+        packs = ceil_div(problem.length, blocks * (threads // across))
+        most = MOST_SHARED_HELD if threads == (tuning.threads or 512) else MOST_SHARED_HELD // 2
+        if packs * held.registers(pack) <= most:
+            if not tuning.blocks:  # no more than have so many packs
+                blocks = ceil_div(problem.length, packs * (threads // across))
+            return TileCut(pack, across, threads, blocks, resident, packs, False)
+    return None
+
+
+def chosen_pack(choice: Choice, widest: int) -> int:
+    """Rows per access: so many at most, or what tuning says."""
+    pack = choice.tuning.pack or widest
+    if widest % pack:
+        raise choice.refuse(f"packs of {pack} rows do not all start on their boundary, packs of {widest} do")
+    return pack
+
+
+def _across(choice: Choice, widest: int, columns: int, most: int) -> tuple[int, int]:
+    """Rows per access, `most` at most, and threads across a tile of so many rows."""
+    tuning = choice.tuning
+    pack = tuning.pack or min(widest, most)
+    return pack, tuning.across or min(32, columns // pack, ceil_power(ceil_div(choice.problem.rows, pack)))
+
+
+def _resident(choice: Choice, threads: int, registers: int) -> int:
+    """Blocks whose threads hold so much that a multiprocessor has registers for."""
+    size = choice.registers_per_element
+    of_a_thread = max(_FEWEST_REGISTERS * size, ceil_div(registers + _OTHER_REGISTERS[registers > _MANY] * size, 8) * 8)
+    return max(1, choice.tuning.resident or choice.device.registers // (of_a_thread * threads))
