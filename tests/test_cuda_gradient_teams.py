@@ -150,6 +150,8 @@ def test_slices_that_fit_nowhere_are_refused():
             launch("", "softmax_backward", layout, algorithm=algorithm, tuning=Tuning(blocks=4000))
     with pytest.raises(ValueError, match="no sum is needed"):
         launch("", "logsumexp_backward", columns, algorithm="strided_split")
+    with pytest.raises(ValueError, match="no sum is needed"):
+        launch("", "logsumexp_backward", columns, algorithm="strided", tuning=Tuning(clustered=True))
     with pytest.raises(ValueError, match="registers of the blocks do not hold 65536 steps"):
         launch("", "softmax_backward", columns, algorithm="strided_split", tuning=Tuning(clustered=True, blocks=2))
     odd = Layout((3, 40, 9), 1)

@@ -71,10 +71,11 @@ def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[objec
         yield "cluster", {"staged": (True,), "parts": (1, 2), **clusters}
     yield "stream", {"threads": THREADS[2:], "blocks": (None, *blocks)}
     yield "strided", {"threads": THREADS, "across": (None, 2, 4, 8, 16, 32), "staged": (None, False, True)}
-    if op not in GRADIENTS:
-        tiles = {"across": (None, 4, 8, 16, 32), "pack": (None, 1, 2, 4), "threads": THREADS[1:4]}
-        yield "strided_split", {"clustered": (True,), "blocks": (2, 4, 8, 16), **tiles}
-        yield "strided_split", {"clustered": (False,), **tiles}
+    tiles = {"across": (None, 4, 8, 16, 32), "pack": (None, 1, 2, 4), "threads": THREADS[1:4]}
+    if op in GRADIENTS:
+        yield "strided", {"clustered": (True,), "blocks": (1,), **tiles}
+    yield "strided_split", {"clustered": (True,), "blocks": (2, 4, 8, 16), **tiles}
+    yield "strided_split", {"clustered": (False,), **tiles}
     shared = {"staged": (False, True)} if op not in GRADIENTS else {}
     yield "strided_split", {"threads": THREADS[2:], "across": (None, 4, 8, 16, 32), "blocks": (None, *blocks), **shared}
 

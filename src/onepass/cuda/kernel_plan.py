@@ -114,7 +114,8 @@ class Tuning:
     blocks: int | None = None  # per row, split, cluster and stream
     parts: int | None = None  # of a slice of split or cluster that waits in shared memory
     handed: bool | None = None  # clusters take rows as they are ready for them; False: each has one
-    clustered: bool | None = None  # blocks that share a tile in their registers are a cluster, strided_split
+    # Blocks that share a tile in their registers are a cluster, strided_split; of a gradient also one block, strided.
+    clustered: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
     kept = _inner_last(choice.kept_axes)
     reduced = problem.reduce or (Axis(problem.length, 1, 1, 1),)
     segmented = problem.op == "logsumexp_backward"
-    if segmented and choice.algorithm == "strided_split":
+    if segmented and (choice.algorithm == "strided_split" or tuning.clustered is not None):
         raise choice.refuse("no sum is needed: tiles are cut into segments, each for itself, by `strided`")
     pack, wide_dy, wide_saved = _access(choice, kept)
     if not segmented and tuning.staged is None:
