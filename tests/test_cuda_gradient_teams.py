@@ -154,6 +154,8 @@ def test_slices_that_fit_nowhere_are_refused():
         launch("", "logsumexp_backward", columns, algorithm="strided", tuning=Tuning(clustered=True))
     with pytest.raises(ValueError, match="registers of the blocks do not hold 65536 steps"):
         launch("", "softmax_backward", columns, algorithm="strided_split", tuning=Tuning(clustered=True, blocks=2))
+    with pytest.raises(ValueError, match="registers of the blocks do not hold"):
+        launch("", "softmax_backward", columns, algorithm="strided_split", tuning=Tuning(clustered=True, across=1024))
     odd = Layout((3, 40, 9), 1)
     with pytest.raises(ValueError, match="packs of 4 rows do not all start on their boundary, packs of 1 do"):
         launch("", "softmax_backward", odd, algorithm="strided", tuning=Tuning(pack=4))

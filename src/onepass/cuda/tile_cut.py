@@ -93,6 +93,8 @@ def _first(choice: Choice, held: Held, tiles: Sequence[SharedTile]) -> TileCut |
     """The first of these whose registers hold the steps."""
     for tile in tiles:
         pack, across = _across(choice, held.widest, tile.columns, held.pack)
+        if tile.threads < across * pack:
+            continue
         packs = ceil_div(choice.problem.length, tile.blocks * (tile.threads // across))
         registers = packs * held.registers(pack)
         if tile.fewest_held <= registers <= tile.most_held:

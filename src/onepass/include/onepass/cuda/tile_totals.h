@@ -36,7 +36,7 @@ class TileTotals {
             for (int i = 0; i < N; ++i) scratch_.of_warps[first + i][threadIdx.x / kWarpLanes] = state[i];
         }
         __syncthreads();
-        others_.next();
+        others_.next();  // bytes that are announced before the barrier are a race to racecheck
         merge<kWarps>([&](int column, int warp) { return scratch_.of_warps[column][warp]; },
                       [&](int column, int sharer, int sharers, const State& of_block) {
                           others_.publish(sharer, sharers, of_block, column);
