@@ -152,6 +152,15 @@ def test_parts_of_a_run_become_one(tmp_path, capsys):
     assert "made up  onepass" in capsys.readouterr().out
 
 
+def test_a_part_may_have_asked_fewer_contenders(tmp_path):
+    asked = [{"torch": "2.11", "jax": None}, {"torch": "2.11", "jax": "0.11"}, {"jax": None, "quack": "0.6"}]
+    parts = [write(tmp_path / f"{i}.json", [], contenders=contenders) for i, contenders in enumerate(asked)]
+    assert read_documents(parts)["contenders"] == {"torch": "2.11", "jax": "0.11", "quack": "0.6"}
+    other = write(tmp_path / "other.json", [], contenders={"quack": "0.5"})
+    with pytest.raises(NotOneRun, match=r"version of quack 0\.5, there 0\.6"):
+        read_documents([*parts, other])
+
+
 def test_the_command_shows_results_and_measures_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("onepass.bench.run_benchmark", lambda *_: pytest.fail("measured"))
     part = write(tmp_path / "a.json", [cell_of((8, 32), {"copy": 1e-6, "onepass": 1.25e-6, "torch": 2.5e-6})])
@@ -168,12 +177,16 @@ def test_the_command_shows_results_and_measures_nothing(tmp_path, monkeypatch):
     [
         ({"onepass": "0.0.1"}, "onepass 0.0.1, there 0.1.0"),
         ({"machine": {"gpu": GPU | {"name": "A100"}}}, "device A100, there H200"),
+        ({"contenders": {"torch": "0.1"}}, "version of torch 0.1, there 2.11"),
         ({"schema": 99}, "schema 99"),
         ({"machine": 3}, "holds no results"),
     ],
 )
 def test_what_is_not_of_one_run_is_not_shown_together(tmp_path, capsys, changes, complaint):
-    paths = [write(tmp_path / "a.json", []), write(tmp_path / "b.json", [], **changes)]
+    paths = [
+        write(tmp_path / "a.json", [], contenders={"torch": "2.11", "jax": "0.11"}),
+        write(tmp_path / "b.json", [], **changes),
+    ]
     with pytest.raises(NotOneRun, match=complaint):
         read_documents(paths)
     assert show_results(paths) == 2

@@ -78,27 +78,31 @@ class NotOneRun(ValueError):
 
 
 def read_documents(paths: Sequence[Path]) -> dict[str, Any]:
-    """The documents of one or several files as one: parts of what is too long for one run. Raises NotOneRun for what
-    another device, version or schema brought about; of a cell that is there twice, the last is taken."""
+    """The documents of one or several files as one: parts of what is too long for one run. A part may have asked fewer
+    contenders than another. Raises NotOneRun for what another device, version or schema brought about; of a cell that
+    is there twice, the last is taken."""
     first: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     cells: dict[str, Any] = {}
+    contenders: dict[str, str | None] = {}
     for path in paths:
         try:
             part = json.loads(path.read_text(encoding="utf-8"))
             machine = part["machine"]
             device = machine["gpu"]["name"] if "gpu" in machine else machine["processor"]
-            part_of = {"device": device} | {key: part[key] for key in ("schema", "onepass", "contenders")}
+            part_of = {"device": device} | {key: part[key] for key in ("schema", "onepass")}
+            part_of |= {f"version of {name}": version for name, version in part["contenders"].items() if version}
             cells |= {cell["name"]: cell for cell in part["cells"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotOneRun(f"{path} holds no results of onepass bench: {error}") from error
         if part_of["schema"] != SCHEMA:
             raise NotOneRun(f"{path} has schema {part_of['schema']}; expected {SCHEMA}")
-        if not first:
-            first, expected = part, part_of
+        first = first or part
         for key, value in part_of.items():
-            if value != expected[key]:
+            if expected.setdefault(key, value) != value:
                 raise NotOneRun(f"{path} is not of one run with {paths[0]}: {key} {value}, there {expected[key]}")
-    merged = first | {"cells": list(cells.values())}
+        contenders |= {name: version for name, version in part["contenders"].items() if not contenders.get(name)}
+    merged = first | {"contenders": contenders, "cells": list(cells.values())}
     return merged | conclusions(merged)
 
 
