@@ -315,8 +315,9 @@ def test_a_short_column_does_not_depend_on_those_beside_it(dtype):
         assert y.transpose(0, 2, 1)[same].tobytes() == alone.transpose(0, 2, 1)[same].tobytes(), (length, width)
 
 
-# A group of vectors of columns and more, the fewer that are left, part of one; one tile, and several.
-COLUMNS = [(1, 3), (3, 0), (4, 1), (8, 0), (8, 1), (15, 5), (16, 0), (25, 7)]
+# A group of vectors of columns and more, the fewer that are left, part of one; one tile, and several, in whole lines
+# and not.
+COLUMNS = [(1, 3), (3, 0), (4, 1), (8, 0), (8, 1), (15, 5), (16, 0), (24, 0), (25, 7)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

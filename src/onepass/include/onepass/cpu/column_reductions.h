@@ -22,10 +22,7 @@ ONEPASS_INLINE void visit_columns(const ColumnSpan<T>& span, std::int64_t begin,
     constexpr int W = kLanes<Compute<T>>;
     for (std::int64_t d = begin; d < end; ++d) {
         const T* x = span.x + d * span.stride;
-        const char* ahead = reinterpret_cast<const char*>(x + TileGrid<T>::kAhead * span.stride);
-        for (int b = 0; b < kVectors * W * static_cast<int>(sizeof(T)); b += kCacheLine) {
-            __builtin_prefetch(ahead + b, 0, 3);
-        }
+        fetch_soon(x + TileGrid<T>::kAhead * span.stride, kVectors * W);
 #pragma GCC unroll 16
         for (int k = 0; k < kVectors; ++k) {
             visit(k, kVectors > 1 || lanes == W ? load(x + k * W) : load_n(x, lanes, Compute<T>(0)));

@@ -19,6 +19,7 @@ struct alignas(64) Columns {
     C floor[kMost];
     C magic[kMost];
     C sum[kMost];
+    C low[kMost];  // of a lossless sum
     C scale[kMost];
     C scale_low[kMost];
     double total[kMost];
@@ -27,23 +28,56 @@ struct alignas(64) Columns {
     bool any_small;      // of their products with scale, some may be (scaled.h)
 };
 
-// The sum of a vector of columns while it waits in registers: in float64, or of a few rows in float32.
-template <class C, bool kWide>
+// Exponentials relative to each column's maximum, added up in float32 without loss: what an addition rounds off is
+// added up beside it. A lane adds up a whole column, and a logarithm shows what float32 loses. It begins with 2^kBias,
+// the largest there is, so that what is added is never more than what is there, and the remainder exact (Dekker).
+struct LosslessSum {
+    static constexpr float kStart = static_cast<float>(1 / kUnbias<float>);
+    VecF high = kStart;
+    VecF low = 0.0f;
+
+    ONEPASS_INLINE void add(VecF e) {
+        const VecF sum = high + e;
+        low = low + (e - (sum - high));
+        high = sum;
+    }
+};
+
+// The sum of a vector of columns while it waits in registers, of a block of rows: kExact as LosslessSum.
+template <bool kExact>
 struct GroupSum;
 template <>
-struct GroupSum<float, true> : WideSum<float> {
+struct GroupSum<true> : LosslessSum {
     ONEPASS_INLINE void load_from(const Columns<float>& c, int j) {
-        low = load(c.total + j);
-        high = load(c.total + j + kLanes<double>);
+        high = load(c.sum + j);
+        low = load(c.low + j);
     }
-    ONEPASS_INLINE void store_to(Columns<float>& c, int j) const { store_lanes(c.total + j); }
+    ONEPASS_INLINE void store_to(Columns<float>& c, int j) const {
+        store(c.sum + j, high);
+        store(c.low + j, low);
+    }
+    static void begin_block(Columns<float>& c, int width) {
+        for (int j = 0; j < width; ++j) {
+            c.sum[j] = kStart;
+            c.low[j] = 0;
+        }
+    }
+    static void end_block(Columns<float>& c, int width) {
+        for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j] - kStart) + c.low[j];
+    }
 };
 template <>
-struct GroupSum<float, false> {
+struct GroupSum<false> {
     VecF sum;
     ONEPASS_INLINE void load_from(const Columns<float>& c, int j) { sum = load(c.sum + j); }
     ONEPASS_INLINE void add(VecF v) { sum = sum + v; }
     ONEPASS_INLINE void store_to(Columns<float>& c, int j) const { store(c.sum + j, sum); }
+    static void begin_block(Columns<float>& c, int width) {
+        for (int j = 0; j < width; ++j) c.sum[j] = 0;
+    }
+    static void end_block(Columns<float>& c, int width) {
+        for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
+    }
 };
 
 // Whether exponentials are kept: where to, or a null pointer.
@@ -82,37 +116,43 @@ class TileInPlace {
         }
     }
 
-    // c.total: the columns' sums of exponential(x, column), over rows [begin, end). beside(d) is work to do next to row
-    // d.
+    // c.total: the columns' sums of exponentials, over rows [begin, end); exponential(v, column) turns an array of
+    // vectors into theirs. beside(d) is work to do next to row d.
     template <bool kExact, class Keep, class Exponential, class Beside>
     ONEPASS_INLINE void add_up(std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
                                Exponential&& exponential, Beside&& beside) const {
+        using Sum = GroupSum<kExact>;
         const std::int64_t rows = at_once(kBlock);
         Least<C> least;
         for (std::int64_t first = begin; first < end; first += rows) {
             const std::int64_t stop = first + rows < end ? first + rows : end;
-            if (!kExact && (first - begin) % kBlock == 0) {
-                for (int j = 0; j < padded_; ++j) c.sum[j] = 0;
-            }
+            if ((first - begin) % kBlock == 0) Sum::begin_block(c, padded_);
             each_group<C, kExact ? kGroup / 2 : kGroup>(width_, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
-                GroupSum<C, kExact> sum[kCount];
+                constexpr int kFew = kCount < kTogether ? kCount : kTogether;
+                Sum sum[kCount];
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k].load_from(c, j + k * W); });
                 for (std::int64_t d = first; d < stop; ++d) {
                     if (j == 0) fetch(d + kAhead);
-                    unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY {
-                        const V v = vector_of<kCount>(at_ + d * stride_ + j, k, lanes, -kInfinity<C>);
-                        const V e = exponential(v, j + k * W);
-                        if constexpr (kKeeps<Keep>) store(keep + (d - begin) * padded_ + j + k * W, e);
-                        if constexpr (!kExact) least.add(e);
-                        sum[k].add(e);
+                    unrolled<kCount / kFew>([&](auto group) ONEPASS_INLINE_BODY {
+                        constexpr int kFirst = group * kFew;
+                        V e[kFew];
+                        unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {
+                            e[k] = vector_of<kCount>(at_ + d * stride_ + j, kFirst + k, lanes, -kInfinity<C>);
+                        });
+                        exponential(e, j + kFirst * W);
+                        unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {
+                            if constexpr (kKeeps<Keep>) {
+                                store(keep + (d - begin) * padded_ + j + (kFirst + k) * W, e[k]);
+                            }
+                            if constexpr (!kExact) least.add(e[k]);
+                            sum[kFirst + k].add(e[k]);
+                        });
                     });
                     if (j == 0) beside(d);
                 }
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k].store_to(c, j + k * W); });
             });
-            if (!kExact && ((stop - begin) % kBlock == 0 || stop == end)) {
-                for (int j = 0; j < padded_; ++j) c.total[j] += static_cast<double>(c.sum[j]);
-            }
+            if ((stop - begin) % kBlock == 0 || stop == end) Sum::end_block(c, padded_);
         }
         c.least = least;
     }
@@ -121,9 +161,7 @@ class TileInPlace {
     std::int64_t at_once(std::int64_t most) const { return width_ <= kGroup * W ? most : TileGrid<T>::kFewRows; }
 
     ONEPASS_INLINE void fetch(std::int64_t d) const {
-        if (d >= rows_) return;
-        const char* p = reinterpret_cast<const char*>(at_ + d * stride_);
-        for (int b = 0; b < width_ * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
+        if (d < rows_) fetch_soon(at_ + d * stride_, width_);
     }
 
     const T* at_;

@@ -42,7 +42,8 @@ class GradientRows {
    private:
     using Row = GradientRow;
 
-    Row row(std::int64_t r) const {
+    // Apart, or its strides take registers from the loops over rows.
+    ONEPASS_APART Row row(std::int64_t r) const {
         const auto at = [&](Stride stride) {
             return job_.outer.count == 1 ? r * job_.outer[0].*stride : offset_of(job_.outer, r, stride);
         };
@@ -137,11 +138,7 @@ class GradientRows {
 
     // Fetches what four vectors at p will be followed by; the processor itself stops looking ahead at the end of a
     // page.
-    ONEPASS_INLINE static void ahead(const T* p) {
-        const char* at = reinterpret_cast<const char*>(p) + kAhead;
-        for (int b = 0; b < 4 * kLanes<C> * static_cast<int>(sizeof(T)); b += kCacheLine)
-            __builtin_prefetch(at + b, 0, 2);
-    }
+    ONEPASS_INLINE static void ahead(const T* p) { fetch_soon(p + kAhead / sizeof(T), 4 * kLanes<C>); }
 
     // The sum of a row, taking along the results of the one before. What is under way is made in here (rows.h).
     template <class RowOp>

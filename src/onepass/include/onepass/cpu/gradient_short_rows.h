@@ -96,7 +96,7 @@ class GradientShortRows : RowBatches<T> {
                     return op(x);
                 }
             };
-            Batches::store_rows(to, now.count, value, [&](int r) ONEPASS_INLINE_BODY {
+            Batches::template store_rows<false>(to, now.count, value, [&](int r) ONEPASS_INLINE_BODY {
                 if (r < next.count) look(next, r);
             });
         }

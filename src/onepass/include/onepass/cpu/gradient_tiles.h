@@ -44,7 +44,7 @@ class GradientTiles : TileGrid<T> {
 
    public:
     GradientTiles(const Job& job, const Addresses& in, void* y)
-        : Grid(job),
+        : Grid(job, y),
           x_(static_cast<const char*>(in.x)),
           second_(static_cast<const char*>(in.second)),
           third_(static_cast<const char*>(in.third)),
@@ -98,9 +98,7 @@ class GradientTiles : TileGrid<T> {
 
     ONEPASS_INLINE void fetch(const char* tile, Stride stride, std::int64_t d, int width) const {
         if (d >= tile_rows()) return;
-        const char* p =
-            reinterpret_cast<const char*>(reinterpret_cast<const T*>(tile) + d * steps_ * job_.reduce[0].*stride);
-        for (int b = 0; b < width * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
+        fetch_soon(reinterpret_cast<const T*>(tile) + d * steps_ * job_.reduce[0].*stride, width);
     }
     template <class RowOp>
     ONEPASS_INLINE void fetch_row(const Unit& u, std::int64_t d, int width) const {
@@ -266,7 +264,7 @@ class GradientTiles : TileGrid<T> {
                                        reinterpret_cast<const T*>(u.second) + second_at, columns};
             const auto value = [&](int j, int lanes)
                                    ONEPASS_INLINE_BODY { return lanes == W ? source(j) : source(j, lanes); };
-            if (Grid::write_plain_row(u.y, row_width(u.width, d), d, value)) return;
+            if (Grid::template write_plain_row<false>(u.y, row_width(u.width, d), d, value)) return;
         }
         write_any_row(u, d, columns);
     }

@@ -84,4 +84,16 @@ struct Addresses {
 // Stores past the cache fill whole lines.
 constexpr std::int64_t kCacheLine = 64;
 
+// Elements that will soon be read, into the second-level cache. Not the first: so few lines may be on their way into
+// that one that what is far apart comes at half of memory's speed. Measured on a Zen 4, 16 x 256 x 3136, dim 1, one
+// thread: softmax 7.4 ns a vector to the first and 6.4 to the second, log_softmax 10.1 and 7.5, its gradient 15.8 and
+// 8.5.
+template <class T>
+ONEPASS_INLINE void fetch_soon(const T* p, std::int64_t n) {
+    const char* bytes = reinterpret_cast<const char*>(p);
+    for (std::int64_t i = 0; i < n * static_cast<std::int64_t>(sizeof(T)); i += kCacheLine) {
+        __builtin_prefetch(bytes + i, 0, 2);
+    }
+}
+
 }  // namespace onepass

@@ -31,14 +31,17 @@ class RowBatches {
     }
 
     // Writes the rows of a batch; value(r, i, lanes) is the vector at i of row r's result, of which `lanes` are seen,
-    // beside(r) work to do before row r.
-    template <class Value, class Beside>
+    // beside(r) work to do before row r. kNormal: none of the results is subnormal.
+    template <bool kNormal, class Value, class Beside>
     ONEPASS_INLINE void store_rows(char* const (&rows)[W], int count, Value&& value, Beside&& beside) const {
         if (!nontemporal_ || !adjacent_ || count < W) {
             for (int r = 0; r < count; ++r) {
                 beside(r);
                 T* y = reinterpret_cast<T*>(rows[r]);
                 int i = 0;
+                if constexpr (kNormal) {
+                    for (; i + 2 * W <= n_; i += 2 * W) store_normal(y + i, value(r, i, W), value(r, i + W, W));
+                }
                 for (; i + W <= n_; i += W) store(y + i, value(r, i, W));
                 if (last_ > 0) store_n(y + i, value(r, i, last_), last_);
             }
@@ -46,7 +49,12 @@ class RowBatches {
             for (int r = 0; r < W; ++r) {
                 beside(r);
                 T* y = reinterpret_cast<T*>(rows[r]);
-                for (int i = 0; i < n_; i += W) stream(y + i, value(r, i, W));
+                int i = 0;
+                if constexpr (kNormal) {
+                    const int pairs = n_ % (2 * W) == 0 ? n_ : 0;  // then each of them is aligned
+                    for (; i < pairs; i += 2 * W) stream_normal(y + i, value(r, i, W), value(r, i + W, W));
+                }
+                for (; i < n_; i += W) stream(y + i, value(r, i, W));
             }
         } else {
             // W rows are whole cache lines together, though none of them is: put side by side first.

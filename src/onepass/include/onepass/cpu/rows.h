@@ -161,8 +161,12 @@ class Rows {
     template <bool kSoftmax, bool kShifted, class Beside>
     ONEPASS_INLINE static double exponentials_at(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor,
                                                  C* keep, Beside&& beside) {
-        const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_of<T>(v, anchor); };
-        return sum_exp<!kSoftmax, kSoftmax>(x, n, exponential, keep, beside, anchor.shift);
+        if constexpr (kSoftmax) {
+            const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY { exp_all_of<T>(v, anchor); };
+            return sum_exp<true>(x, n, exponential, keep, beside);
+        } else {
+            return sum_exp_below(x, n, anchor, beside);
+        }
     }
 
     // A row that is gathered, converted or scattered on the way.

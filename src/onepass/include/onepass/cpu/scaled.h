@@ -56,18 +56,22 @@ ONEPASS_INLINE VecF scaled(VecF e, VecF high) {
     return e * high;
 }
 
+// What none_small asks of products with this factor.
+ONEPASS_INLINE VecF::Bits limit_beside(VecF high) { return small_beside(high, kSmallProduct); }
+ONEPASS_INLINE VecD::Bits limit_beside(VecD) { return VecD::Bits{}; }
+
 // The same of several vectors with the same factors: one question for all. False where a product may be small: then
 // they are not scaled.
 template <int kCount>
-ONEPASS_INLINE bool none_small(const VecF (&e)[kCount], VecF high) {
+ONEPASS_INLINE bool none_small(const VecF (&e)[kCount], VecF::Bits limit) {
     VecF::Bits least = above_zero(e[0]);
     for (int k = 1; k < kCount; ++k) {
         const auto bits = above_zero(e[k]);
         least = bits < least ? bits : least;
     }
-    return __builtin_expect(!any_below(least, small_beside(high, kSmallProduct)), 1);
+    return __builtin_expect(!any_below(least, limit), 1);
 }
-ONEPASS_INLINE bool none_small(const VecD*, VecD) { return true; }
+ONEPASS_INLINE bool none_small(const VecD*, VecD::Bits) { return true; }
 
 // The least of many exponentials that are not 0: beside the factors of all it tells whether any product may be small.
 template <class C>

@@ -22,11 +22,7 @@ struct ShortRowsOf {
     T* soon = nullptr;
 
     T* row(std::int64_t d) const { return at + d * stride; }
-    template <int kBytes>
-    ONEPASS_INLINE void fetch(std::int64_t d, int j) const {
-        const char* p = reinterpret_cast<const char*>(soon + d * stride + j);
-        for (int b = 0; b < kBytes; b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
-    }
+    ONEPASS_INLINE void fetch(std::int64_t d, int j, int n) const { fetch_soon(soon + d * stride + j, n); }
 };
 
 // The sum of a vector of columns, as precise as a column of tiles.h: float32 adds up, float64 keeps what that loses.
@@ -116,17 +112,23 @@ class ShortColumns {
     // Every column's exponentials, and their sums.
     template <int kCount>
     ONEPASS_INLINE bool softmax_if_usual(ShortRowsOf<const T> x, int j, int lanes, C* e, double* sums) const {
+        constexpr int kFew = kCount < kTogether ? kCount : kTogether;
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
         ColumnSum<C> sum[kCount];
         for (std::int64_t d = 0; d < rows; ++d) {
-            x.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
-            for (int k = 0; k < kCount; ++k) {
-                const V v = vector_of<kCount, T>(x.row(d) + j, k, lanes, C(0));
-                top = max(v, top);
-                const V exponential = exp_of<T>(v, anchor);
-                store(e + (d * kCount + k) * W, exponential);
-                sum[k].add(exponential);
+            x.fetch(d, j, kCount * W);
+            for (int first = 0; first < kCount; first += kFew) {
+                V v[kFew];
+                for (int k = 0; k < kFew; ++k) {
+                    v[k] = vector_of<kCount, T>(x.row(d) + j, first + k, lanes, C(0));
+                    top = max(v[k], top);
+                }
+                exp_all_of<T>(v, anchor);
+                for (int k = 0; k < kFew; ++k) {
+                    store(e + (d * kCount + first + k) * W, v[k]);
+                    sum[first + k].add(v[k]);
+                }
             }
         }
         for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
@@ -163,8 +165,8 @@ class ShortColumns {
         V sum[kCount];
         for (V& s : sum) s = C(0);
         for (std::int64_t d = 0; d < rows; ++d) {
-            dy.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
-            saved.template fetch<kCount * W* static_cast<int>(sizeof(T))>(d, j);
+            dy.fetch(d, j, kCount * W);
+            saved.fetch(d, j, kCount * W);
             for (int k = 0; k < kCount; ++k) {
                 const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {

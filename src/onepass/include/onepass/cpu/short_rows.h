@@ -32,8 +32,8 @@ class ShortRows : RowBatches<T> {
 
     void run(std::int64_t begin, std::int64_t end) const {
         switch (job_.op) {
-            case Op::softmax: return each(begin, end, [this](const Batch& b) { softmax(b); });
-            case Op::log_softmax: return each(begin, end, [this](const Batch& b) { log_softmax(b); });
+            case Op::softmax: return softmax(begin, end);
+            case Op::log_softmax: return log_softmax(begin, end);
             case Op::logsumexp: return each(begin, end, [this](const Batch& b) { logsumexp(b); });
             case Op::sum:
             case Op::mean: return each(begin, end, [this](const Batch& b) { sum(b); });
@@ -51,17 +51,22 @@ class ShortRows : RowBatches<T> {
         std::int64_t ahead;  // elements from a row to the one a batch later
     };
 
+    // The batch that begins with row `first`, if that is before `end`.
+    void take(Batch& batch, std::int64_t first, std::int64_t end) const {
+        const std::int64_t left = end - first;
+        batch.count = static_cast<int>(left <= 0 ? 0 : left < W ? left : W);
+        batch.ahead = job_.outer.count == 1 ? W * job_.outer[0].x_stride : 0;
+        for (int r = 0; r < batch.count; ++r) {
+            const Offsets at = offsets(first + r);
+            batch.x[r] = reinterpret_cast<const T*>(x_) + at.x;
+            batch.y[r] = y_ + at.y * size_of(job_.out);
+        }
+    }
     template <class Run>
     void each(std::int64_t begin, std::int64_t end, Run&& run) const {
         Batch batch;
-        batch.ahead = job_.outer.count == 1 ? W * job_.outer[0].x_stride : 0;
         for (std::int64_t first = begin; first < end; first += W) {
-            batch.count = static_cast<int>(end - first < W ? end - first : W);
-            for (int r = 0; r < batch.count; ++r) {
-                const Offsets at = offsets(first + r);
-                batch.x[r] = reinterpret_cast<const T*>(x_) + at.x;
-                batch.y[r] = y_ + at.y * size_of(job_.out);
-            }
+            take(batch, first, end);
             run(batch);
         }
     }
@@ -73,19 +78,24 @@ class ShortRows : RowBatches<T> {
 
     // ---- rows ----
 
-    // Calls visit(i, the vector at i) over a row; the last vector is filled up with `fill`.
+    // Calls visit(i, the vectors from i on) over a row, several of them (kTogether) or one; the last vector is filled
+    // up with `fill`.
     template <class Visit>
     ONEPASS_INLINE void visit_row(const T* x, C fill, Visit&& visit) const {
         int i = 0;
-        for (; i + W <= n_; i += W) visit(i, load(x + i));
-        if (last_ > 0) visit(i, load_n(x + i, last_, fill));
+        for (; i + kTogether * W <= n_; i += kTogether * W) {
+            V v[kTogether];
+            for (int k = 0; k < kTogether; ++k) v[k] = load(x + i + k * W);
+            visit(i, v);
+        }
+        for (; i < n_; i += W) {
+            V v[1] = {i + W <= n_ ? load(x + i) : load_n(x + i, last_, fill)};
+            visit(i, v);
+        }
     }
 
     // Row r of the next batch: the processor sees rows this short begin and end too often to look far ahead itself.
-    ONEPASS_INLINE void fetch(const Batch& b, int r) const {
-        const char* p = reinterpret_cast<const char*>(b.x[r] + b.ahead);
-        for (int i = 0; i < n_ * static_cast<int>(sizeof(T)); i += kCacheLine) __builtin_prefetch(p + i, 0, 2);
-    }
+    ONEPASS_INLINE void fetch(const Batch& b, int r) const { fetch_soon(b.x[r] + b.ahead, n_); }
 
     // Lane r of each of these, for the W rows of a batch. What lies beyond its last row repeats the first.
     static void repeat_first(const Batch& b, V (&rows)[W]) {
@@ -94,133 +104,221 @@ class ShortRows : RowBatches<T> {
 
     // ---- softmax ----
 
-    void softmax(const Batch& b) const {
-        alignas(kCacheLine) C e[W * kMostVectors * W];
+    // What the exponentials of a batch have shown.
+    struct Seen {
+        V top = -kInfinity<C>;
+        Least<C> least = {};
+    };
+
+    // The results of a batch are written while the exponentials of the next one are computed, row by row.
+    void softmax(std::int64_t begin, std::int64_t end) const {
+        alignas(kCacheLine) C e[2][W * kMostVectors * W];
         alignas(kCacheLine) double sum[W];
-        Least<C> least;
-        if (!softmax_sums_if_usual(b, e, sum, least)) softmax_sums_of_any(b, e, sum, least);
         alignas(kCacheLine) C scale[W], scale_low[W];
-        reciprocals(sum, W, scale, scale_low);
-        const auto write = [&](auto&& value) ONEPASS_INLINE_BODY {
-            Batches::store_rows(
+        const auto anchor = usual_anchor<C>();
+        V part[W];
+        Batch two[2];
+        take(two[0], begin, end);
+        Seen seen = look_at_all(two[0], e[0], part);
+        for (std::int64_t first = begin, i = 0; first < end; first += W, ++i) {
+            const Batch& now = two[i & 1];
+            Batch& next = two[(i + 1) & 1];
+            const C* const kept = e[i & 1];
+            C* const keep = e[(i + 1) & 1];
+            repeat_first(now, part);
+            wide_sums(part, sum);
+            if (!are_usual(seen.top, sum, W)) seen = exponentials_of_any(now, e[i & 1], sum);
+            reciprocals(sum, W, scale, scale_low);
+            take(next, first + W, end);
+            const bool small = seen.least.small_beside_any(scale, W);
+            if (__builtin_expect(small || !worth_trying(next), 0)) {
+                write(now, kept, scale, scale_low, small);
+                seen = look_at_all(next, keep, part);
+                continue;
+            }
+            seen = {};
+            Batches::template store_rows<true>(
+                now.y, now.count,
+                [&](int r, int at, int) ONEPASS_INLINE_BODY {
+                    return times<T>(load(kept + r * stride_ + at), V(scale[r]), V(scale_low[r]));
+                },
+                [&](int r) ONEPASS_INLINE_BODY {
+                    if (r < next.count) look(next, r, anchor, keep, part, seen);
+                });
+        }
+    }
+
+    // Row r for the first time, taken for a usual one: its exponentials, and their sum.
+    ONEPASS_INLINE void look(const Batch& b, int r, const Anchor<V, false>& anchor, C* e, V (&part)[W],
+                             Seen& seen) const {
+        fetch(b, r);
+        part[r] = exponentials(b.x[r], anchor, e + r * stride_, seen);
+    }
+    bool worth_trying(const Batch& b) const { return b.count == 0 || n_ < W || may_be_usual(load(b.x[0])); }
+    ONEPASS_APART Seen look_at_all(const Batch& b, C* e, V (&part)[W]) const {
+        if (!worth_trying(b)) return {kInfinity<C>, {}};
+        const auto anchor = usual_anchor<C>();
+        Seen seen;
+        for (int r = 0; r < b.count; ++r) look(b, r, anchor, e, part, seen);
+        return seen;
+    }
+
+    template <bool kShifted>
+    ONEPASS_INLINE V exponentials(const T* x, const Anchor<V, kShifted>& anchor, C* e, Seen& seen) const {
+        V sum = C(0);
+        visit_row(x, -kInfinity<C>, [&](int i, auto& v) ONEPASS_INLINE_BODY {
+            for (const V& each : v) seen.top = max(each, seen.top);
+            exp_all_of<T>(v, anchor);
+            for (const V& each : v) {
+                store(e + i, each);
+                i += W;
+                sum = sum + each;
+                seen.least.add(each);
+            }
+        });
+        return sum;
+    }
+
+    // The same relative to each row's maximum.
+    ONEPASS_APART Seen exponentials_of_any(const Batch& b, C* e, double (&sum)[W]) const {
+        const auto anchors = anchor_at(tops(b), false);
+        V part[W];
+        Seen seen;
+        for (int r = 0; r < b.count; ++r) {
+            const Anchor<V, true> anchor{V(anchors.shift.v[r]), V(anchors.floor.v[r]), V(anchors.magic.v[r])};
+            part[r] = exponentials(b.x[r], anchor, e + r * stride_, seen);
+        }
+        repeat_first(b, part);
+        wide_sums(part, sum);
+        return seen;
+    }
+
+    // The results of a batch and nothing beside. `small`: some of them may be subnormal.
+    ONEPASS_APART void write(const Batch& b, const C* e, const C (&scale)[W], const C (&scale_low)[W],
+                             bool small) const {
+        const auto each = [&](auto&& value) ONEPASS_INLINE_BODY {
+            Batches::template store_rows<false>(
                 b.y, b.count,
                 [&](int r, int i, int)
                     ONEPASS_INLINE_BODY { return value(load(e + r * stride_ + i), V(scale[r]), V(scale_low[r])); },
                 Nothing{});
         };
-        if (__builtin_expect(least.small_beside_any(scale, W), 0)) {
-            write([](V v, V high, V low) ONEPASS_INLINE_BODY { return V(scaled(P(v), P(high), P(low))); });
+        if (small) {
+            each([](V v, V high, V low) ONEPASS_INLINE_BODY { return V(scaled(P(v), P(high), P(low))); });
         } else {
-            write([](V v, V high, V low) ONEPASS_INLINE_BODY { return times<T>(v, high, low); });
+            each([](V v, V high, V low) ONEPASS_INLINE_BODY { return times<T>(v, high, low); });
         }
-    }
-
-    // Every row's exponentials, and their sum.
-    ONEPASS_INLINE bool softmax_sums_if_usual(const Batch& b, C* e, double (&sum)[W], Least<C>& least) const {
-        if (n_ >= W && !may_be_usual(load(b.x[0]))) return false;
-        V part[W];
-        V top = -kInfinity<C>;
-        const auto anchor = usual_anchor<C>();
-        for (int r = 0; r < b.count; ++r) {
-            fetch(b, r);
-            part[r] = exponentials(b.x[r], anchor, e + r * stride_, top, least);
-        }
-        repeat_first(b, part);
-        wide_sums(part, sum);
-        return are_usual(top, sum, W);
-    }
-
-    template <bool kShifted>
-    ONEPASS_INLINE V exponentials(const T* x, const Anchor<V, kShifted>& anchor, C* e, V& top, Least<C>& least) const {
-        V sum = C(0);
-        visit_row(x, -kInfinity<C>, [&](int i, V v) ONEPASS_INLINE_BODY {
-            top = max(v, top);
-            const V exponential = exp_of<T>(v, anchor);
-            store(e + i, exponential);
-            sum = sum + exponential;
-            least.add(exponential);
-        });
-        return sum;
-    }
-
-    ONEPASS_APART void softmax_sums_of_any(const Batch& b, C* e, double (&sum)[W], Least<C>& least) const {
-        const auto anchors = anchor_at(tops(b), false);
-        V part[W], unused = C(0);
-        for (int r = 0; r < b.count; ++r) {
-            const Anchor<V, true> anchor{V(anchors.shift.v[r]), V(anchors.floor.v[r]), V(anchors.magic.v[r])};
-            part[r] = exponentials(b.x[r], anchor, e + r * stride_, unused, least);
-        }
-        repeat_first(b, part);
-        wide_sums(part, sum);
     }
 
     // The maximum of every row, NaN left out.
     ONEPASS_INLINE V tops(const Batch& b) const {
         V part[W];
-        for (int r = 0; r < b.count; ++r) {
-            V top = -kInfinity<C>;
-            visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY { top = max(v, top); });
-            part[r] = top;
-        }
+        for (int r = 0; r < b.count; ++r) part[r] = top_of(b.x[r]);
         repeat_first(b, part);
         return maxima_across(part);
+    }
+    ONEPASS_INLINE V top_of(const T* x) const {
+        V top = -kInfinity<C>;
+        visit_row(x, -kInfinity<C>, [&](int, auto& v) ONEPASS_INLINE_BODY {
+            for (const V& each : v) top = max(each, top);
+        });
+        return top;
     }
 
     // ---- log_softmax and logsumexp ----
 
-    // Every row's maximum, and its sum of exponentials relative to that.
-    ONEPASS_INLINE void states(const Batch& b, C (&top)[W], double (&sum)[W]) const {
-        const V maxima = tops(b);
-        store(top, maxima);
+    // Sums of exponentials relative to each row's maximum: lane by lane what is below that, and how often that is
+    // there; or, of float64, altogether.
+    struct SumsBelow {
+        V others[W], tops[W];
+        alignas(kCacheLine) double sum[W];
+    };
+
+    ONEPASS_INLINE void add_below(const Batch& b, int r, C top, SumsBelow& sums) const {
         const auto zero = anchor_at(V(C(0)), true);
         if constexpr (sizeof(C) == 8) {
-            for (int r = 0; r < b.count; ++r) {
-                const Anchor<V, true> anchor{V(top[r]), zero.floor, zero.magic};
-                WideSum<C> all;
-                visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY { all.add(exp_of<T>(v, anchor)); });
-                sum[r] = all.value() * kUnbias<C>;
-            }
+            WideSum<C> all;
+            visit_row(b.x[r], -kInfinity<C>, [&](int, auto& v) ONEPASS_INLINE_BODY {
+                exp_all_of<T>(v, Anchor<V, true>{V(top), zero.floor, zero.magic});
+                for (const V& each : v) all.add(each);
+            });
+            sums.sum[r] = all.value() * kUnbias<C>;
         } else {
-            // Of each row as in sum_exp: what is at its top is counted, the others are added up.
-            V others[W], tops[W];
-            for (int r = 0; r < b.count; ++r) {
-                fetch(b, r);
-                const Anchor<V, true> anchor{V(top[r]), zero.floor, zero.magic};
-                V sum_of_others = C(0), tops_of_row = C(0);
-                visit_row(b.x[r], -kInfinity<C>, [&](int, V v) ONEPASS_INLINE_BODY {
-                    add_or_count(v, anchor.shift, exp_of<T>(v, anchor), sum_of_others, tops_of_row);
-                });
-                others[r] = sum_of_others;
-                tops[r] = tops_of_row;
-            }
-            repeat_first(b, others);
-            repeat_first(b, tops);
-            wide_sums(others, sum);
-            const V counts = sums_across(tops);
-            for (int r = 0; r < W; ++r) sum[r] = sum[r] * kUnbias<C> + static_cast<double>(counts.v[r]);
+            BelowTop<T> exponential{{V(top), zero.floor, zero.magic}};
+            V others = C(0);
+            visit_row(b.x[r], -kInfinity<C>, [&](int, auto& v) ONEPASS_INLINE_BODY {
+                exponential(v);
+                for (const V& each : v) others = others + each;
+            });
+            sums.others[r] = others;
+            sums.tops[r] = exponential.tops(n_);
+        }
+    }
+    // After all rows: sums.sum.
+    void finish_below(const Batch& b, SumsBelow& sums) const {
+        if constexpr (sizeof(C) == 8) {
+            for (int r = b.count; r < W; ++r) sums.sum[r] = 1;
+        } else {
+            repeat_first(b, sums.others);
+            repeat_first(b, sums.tops);
+            Batches::wide_sums(sums.others, sums.sum);
+            const V counts = sums_across(sums.tops);
+            for (int r = 0; r < W; ++r) sums.sum[r] = sums.sum[r] * kUnbias<C> + static_cast<double>(counts.v[r]);
         }
     }
 
-    void log_softmax(const Batch& b) const {
-        alignas(kCacheLine) C top[W], high[W], low[W];
-        alignas(kCacheLine) double sum[W];
-        states(b, top, sum);
-        for (int r = b.count; r < W; ++r) sum[r] = 1;
-        for (int r = 0; r < W; ++r) split_lse(static_cast<double>(top[r]), sum[r], high[r], low[r]);
-        Batches::store_rows(
-            b.y, b.count,
-            [&](int r, int i, int lanes) ONEPASS_INLINE_BODY {
-                const LogSoftmaxOp<V> op{V(high[r]), V(low[r])};
-                const T* x = b.x[r] + i;
-                return op(lanes == W ? load(x) : load_n(x, lanes, C(0)));
-            },
-            Nothing{});
+    // The results of a batch are written beside the exponentials of the next and the maxima of the one after, row by
+    // row.
+    void log_softmax(std::int64_t begin, std::int64_t end) const {
+        alignas(kCacheLine) C top[2][W], high[W], low[W];
+        SumsBelow sums;
+        V part[W];
+        Batch three[3];
+        for (int i = 0; i < 2; ++i) {
+            take(three[i], begin + i * W, end);
+            if (three[i].count > 0) store(top[i], tops(three[i]));
+        }
+        for (int r = 0; r < three[0].count; ++r) add_below(three[0], r, top[0][r], sums);
+        for (std::int64_t first = begin, i = 0; first < end; first += W, ++i) {
+            const Batch& now = three[i % 3];
+            const Batch& next = three[(i + 1) % 3];
+            Batch& after = three[(i + 2) % 3];
+            finish_below(now, sums);
+            for (int r = 0; r < W; ++r) {
+                split_lse(static_cast<double>(top[i & 1][r]), sums.sum[r], high[r], low[r]);
+            }
+            take(after, first + 2 * W, end);
+            const C* const next_top = top[(i + 1) & 1];
+            Batches::template store_rows<true>(
+                now.y, now.count,
+                [&](int r, int at, int lanes) ONEPASS_INLINE_BODY {
+                    const LogSoftmaxOp<V> op{V(high[r]), V(low[r])};
+                    const T* x = now.x[r] + at;
+                    return op(lanes == W ? load(x) : load_n(x, lanes, C(0)));
+                },
+                [&](int r) ONEPASS_INLINE_BODY {
+                    if (r < next.count) add_below(next, r, next_top[r], sums);
+                    if (r < after.count) {
+                        fetch(after, r);
+                        part[r] = top_of(after.x[r]);
+                    }
+                });
+            if (after.count == 0) continue;
+            repeat_first(after, part);
+            store(top[i & 1], maxima_across(part));
+        }
     }
 
     void logsumexp(const Batch& b) const {
         alignas(kCacheLine) C top[W];
-        alignas(kCacheLine) double sum[W];
-        states(b, top, sum);
+        store(top, tops(b));
+        SumsBelow sums;
+        for (int r = 0; r < b.count; ++r) {
+            fetch(b, r);
+            add_below(b, r, top[r], sums);
+        }
+        finish_below(b, sums);
+        double (&sum)[W] = sums.sum;
         for (int r = 0; r < b.count; ++r) {
             if (is_infinite(top[r])) {
                 const Partial state = state_at_infinity(b.x[r], n_, static_cast<double>(top[r]));
@@ -245,7 +343,9 @@ class ShortRows : RowBatches<T> {
             for (int r = 0; r < b.count; ++r) {
                 fetch(b, r);
                 V all = C(0);
-                visit_row(b.x[r], C(0), [&](int, V v) ONEPASS_INLINE_BODY { all = all + v; });
+                visit_row(b.x[r], C(0), [&](int, auto& v) ONEPASS_INLINE_BODY {
+                    for (const V& each : v) all = all + each;
+                });
                 part[r] = all;
             }
             repeat_first(b, part);
@@ -265,9 +365,11 @@ class ShortRows : RowBatches<T> {
         for (int r = 0; r < b.count; ++r) {
             fetch(b, r);
             V best = worst;
-            visit_row(b.x[r], worst, [&](int, V v) ONEPASS_INLINE_BODY {
-                best = kSign > 0 ? max(v, best) : min(v, best);
-                nan = nan_or(v, nan);
+            visit_row(b.x[r], worst, [&](int, auto& v) ONEPASS_INLINE_BODY {
+                for (const V& each : v) {
+                    best = kSign > 0 ? max(each, best) : min(each, best);
+                    nan = nan_or(each, nan);
+                }
             });
             part[r] = best;
         }

@@ -194,6 +194,26 @@ inline void stream_fence() {
 #endif
 }
 
+#if !defined(__AVX512F__)
+// Lanes of which something holds: all of their bits.
+using Which = VecF::Bits;
+inline Which differs(VecF a, VecF b) { return (Which)(a.v != b.v); }
+inline VecF or_zero(Which which, VecF v) { return (VecF::Native)((VecF::Bits)v.v & which); }
+inline void count(Which which, VecF::Bits& n) { n = n - which; }
+#endif
+
+// Two vectors of which nothing is subnormal, unless an instruction set has its own.
+template <class T, class C>
+ONEPASS_INLINE void store_normal(T* p, Vec<C> a, Vec<C> b) {
+    store(p, a);
+    store(p + kLanes<C>, b);
+}
+template <class T, class C>
+ONEPASS_INLINE void stream_normal(T* p, Vec<C> a, Vec<C> b) {
+    stream(p, a);
+    stream(p + kLanes<C>, b);
+}
+
 // The sum of the lanes in float64, as a tree: always in the same order.
 inline double reduce_sum(VecD v) {
 #if defined(__AVX512F__)

@@ -20,13 +20,6 @@ inline VecF lookup(const float (&table)[8], VecF::Bits index) {
     return (VecF::Native)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)index);
 }
 
-// An exponential: added to the sum, or, where x is the top of its row, counted.
-inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
-    const VecF zero = 0.0f, one = 1.0f;
-    sum.v = sum.v + (x.v == top.v ? zero.v : e.v);
-    tops.v = tops.v + (x.v == top.v ? one.v : zero.v);
-}
-
 // Whether a lane is below its limit.
 inline bool any_below(VecF::Bits a, VecF::Bits limit) {
     const __m256i larger = _mm256_max_epu32((__m256i)a, (__m256i)limit);

@@ -22,11 +22,12 @@ inline VecF lookup(const float (&table)[16], VecF::Bits index) {
     return (VecF::Native)_mm512_permutexvar_ps((__m512i)index, _mm512_load_ps(table));
 }
 
-// An exponential: added to the sum, or, where x is the top of its row, counted.
-inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
-    const __mmask16 at_top = _mm512_cmp_ps_mask((__m512)x.v, (__m512)top.v, _CMP_EQ_OQ);
-    sum = (VecF::Native)_mm512_mask_add_ps((__m512)sum.v, _knot_mask16(at_top), (__m512)sum.v, (__m512)e.v);
-    tops = (VecF::Native)_mm512_mask_add_ps((__m512)tops.v, at_top, (__m512)tops.v, _mm512_set1_ps(1));
+// Lanes of which something holds.
+using Which = __mmask16;
+inline Which differs(VecF a, VecF b) { return _mm512_cmp_ps_mask((__m512)a.v, (__m512)b.v, _CMP_NEQ_UQ); }
+inline VecF or_zero(Which which, VecF v) { return (VecF::Native)_mm512_maskz_mov_ps(which, (__m512)v.v); }
+inline void count(Which which, VecF::Bits& n) {
+    n = (VecF::Bits)_mm512_mask_add_epi32((__m512i)n, which, (__m512i)n, _mm512_set1_epi32(1));
 }
 
 // Whether a lane is below its limit.
@@ -79,6 +80,15 @@ template <class T>
 inline void store(T* p, VecF v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v, T{}));
 }
+
+#if defined(__AVX512BF16__)
+// Two vectors of which nothing is subnormal: one instruction rounds both.
+inline __m512i narrow_normal(VecF a, VecF b) { return (__m512i)_mm512_cvtne2ps_pbh((__m512)b.v, (__m512)a.v); }
+inline void store_normal(bfloat16* p, VecF a, VecF b) { _mm512_storeu_si512(p, narrow_normal(a, b)); }
+inline void stream_normal(bfloat16* p, VecF a, VecF b) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_normal(a, b));
+}
+#endif
 
 // The first n lanes, n < kLanes; the rest read as `fill`.
 inline __mmask16 first16(int n) { return static_cast<__mmask16>((1u << n) - 1); }

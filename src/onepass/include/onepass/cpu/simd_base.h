@@ -16,13 +16,6 @@ inline Vec<C> min(Vec<C> a, Vec<C> b) {
 
 constexpr int kLookupLanes = 1;  // none
 
-// An exponential: added to the sum, or, where x is the top of its row, counted.
-inline void add_or_count(VecF x, VecF top, VecF e, VecF& sum, VecF& tops) {
-    const VecF zero = 0.0f, one = 1.0f;
-    sum.v = sum.v + (x.v == top.v ? zero.v : e.v);
-    tops.v = tops.v + (x.v == top.v ? one.v : zero.v);
-}
-
 // Whether a lane is below its limit.
 inline bool any_below(VecF::Bits a, VecF::Bits limit) {
     bool any = false;

@@ -42,6 +42,58 @@ inline Compute<T> max_of(const T* x, std::int64_t n) {
     return reduce_max(max(max(m[0], m[1]), max(m[2], m[3])));
 }
 
+// The running maximum of four vectors at a time.
+template <class T>
+class RunningMax {
+    using C = Compute<T>;
+    static constexpr int W = kLanes<C>;
+
+   public:
+    ONEPASS_INLINE void add(const T* x) {
+        for (int k = 0; k < 4; ++k) m_[k] = max(load(x + k * W), m_[k]);
+    }
+    C value() const { return reduce_max(max(max(m_[0], m_[1]), max(m_[2], m_[3]))); }
+
+   private:
+    Vec<C> m_[4] = {-kInfinity<C>, -kInfinity<C>, -kInfinity<C>, -kInfinity<C>};
+};
+
+// Of 16 bits as they lie in memory, twice as many in a vector, and no conversion. As integers with a sign, those above
+// zero are in order; where a lane has none, the least without a sign is the maximum. NaN is not left out: whatever the
+// maximum of a row with NaN comes out as, its results are NaN.
+template <class T>
+    requires(sizeof(T) == 2)
+class RunningMax<T> {
+    typedef std::int16_t Signed __attribute__((vector_size(kVectorBytes)));
+    typedef std::uint16_t Unsigned __attribute__((vector_size(kVectorBytes)));
+    static constexpr int kLanes16 = kVectorBytes / 2;
+
+   public:
+    ONEPASS_INLINE void add(const T* x) {
+        for (int k = 0; k < 2; ++k) {
+            Signed v;
+            __builtin_memcpy(&v, x + k * kLanes16, sizeof v);
+            most_[k] = v > most_[k] ? v : most_[k];
+            const Unsigned bits = (Unsigned)v;
+            least_[k] = bits < least_[k] ? bits : least_[k];
+        }
+    }
+    float value() const {
+        const Signed most = most_[0] > most_[1] ? most_[0] : most_[1];
+        const Unsigned least = least_[0] < least_[1] ? least_[0] : least_[1];
+        alignas(kCacheLine) T lanes[kLanes16];
+        store_bits(lanes, most < 0 ? (Signed)least : most);
+        return reduce_max(max(load(lanes), load(lanes + kLanes<float>)));
+    }
+
+   private:
+    static void store_bits(T* lanes, Signed bits) { __builtin_memcpy(lanes, &bits, sizeof bits); }
+
+    Signed most_[2] = {Signed{} + kLowest, Signed{} + kLowest};
+    Unsigned least_[2] = {~Unsigned{}, ~Unsigned{}};
+    static constexpr std::int16_t kLowest = -0x8000;
+};
+
 // The maximum of a span that is still on its way from memory, taken beside another pass of the same length: step(i) for
 // every four vectors of it.
 template <class T>
@@ -57,22 +109,21 @@ class MaxAhead {
     explicit MaxAhead(const T* x) : x_(x) {}
 
     ONEPASS_INLINE void step(std::int64_t i) {
-        for (int k = 0; k < 4; ++k) m_[k] = max(load(x_ + i + k * W), m_[k]);
-        const char* p = reinterpret_cast<const char*>(x_ + i + kAhead);
-        for (int b = 0; b < 4 * W * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 2);
+        max_.add(x_ + i);
+        fetch_soon(x_ + i + kAhead, 4 * W);
         done_ = i + 4 * W;
     }
     C value(std::int64_t n) const {
-        const Vec<C> m = max(max(m_[0], m_[1]), max(m_[2], m_[3]));
         const C rest = max_of(x_ + done_, n - done_);
-        const C steps = reduce_max(m);
+        if (done_ == 0) return rest;
+        const C steps = max_.value();
         return rest > steps ? rest : steps;
     }
 
    private:
     const T* x_;
     std::int64_t done_ = 0;
-    Vec<C> m_[4] = {-kInfinity<C>, -kInfinity<C>, -kInfinity<C>, -kInfinity<C>};
+    RunningMax<T> max_;
 };
 
 template <class T>
@@ -147,48 +198,64 @@ template <class T>
 struct Fetch {
     const T* next;  // may be null
     ONEPASS_INLINE void operator()(std::int64_t i) const {
-        if (!next) return;
-        const char* p = reinterpret_cast<const char*>(next + i);
-        for (int b = 0; b < 4 * kLanes<Compute<T>> * static_cast<int>(sizeof(T)); b += kCacheLine) {
-            __builtin_prefetch(p + b, 0, 2);
-        }
+        if (next) fetch_soon(next + i, 4 * kLanes<Compute<T>>);
     }
 };
 
-// The sum of exponential(x) over the span. `keep`, if not null, receives the exponentials. kExact: they are relative to
-// `top`, the span's maximum, and 2^kBias there; those are counted, and only the others added up. The sum of a row with
-// one dominant element then keeps what the others add.
-template <bool kExact, bool kKeep, class T, class Exponential, class Beside, class C = Compute<T>>
-ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Exponential&& exponential, C* keep, Beside&& beside,
-                              Vec<C> top = Vec<C>(C(0))) {
+// The sum of the exponentials of a span; exponential(v) turns an array of vectors into theirs. `keep`, if not null,
+// receives them.
+template <bool kKeep, class T, class Exponential, class Beside, class C = Compute<T>>
+ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Exponential&& exponential, C* keep, Beside&& beside) {
+    constexpr int W = kLanes<C>;
     constexpr bool kDirect = sizeof(C) == 8;
     WideSum<C> total;
-    Vec<C> tops = C(0);
     for (std::int64_t begin = 0; begin < n; begin += kSumBlock<C>) {
-        const std::int64_t size = n - begin < kSumBlock<C> ? n - begin : kSumBlock<C>;
+        const std::int64_t end = n - begin < kSumBlock<C> ? n : begin + kSumBlock<C>;
         Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
-        visit_vectors(x + begin, size, -kInfinity<C>,
-                      [&](int k, std::int64_t i, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
-                          const Vec<C> e = exponential(v);
-                          if constexpr (kKeep) {
-                              if (lanes == kLanes<C>) {
-                                  store(keep + begin + i, e);
-                              } else {
-                                  store_n(keep + begin + i, e, lanes);
-                              }
-                          }
-                          if constexpr (kDirect) {
-                              total.add(e);
-                          } else if constexpr (kExact) {
-                              add_or_count(v, top, e, sum[k], tops);
-                          } else {
-                              sum[k] = sum[k] + e;
-                          }
-                          if (k == 3) beside(begin + i - 3 * kLanes<C>);
-                      });
+        const auto add = [&](int k, Vec<C> e) ONEPASS_INLINE_BODY {
+            if constexpr (kDirect) {
+                total.add(e);
+            } else {
+                sum[k] = sum[k] + e;
+            }
+        };
+        std::int64_t i = begin;
+        for (; i + 4 * W <= end; i += 4 * W) {
+            for (int first = 0; first < 4; first += kTogether) {
+                Vec<C> e[kTogether];
+                for (int k = 0; k < kTogether; ++k) e[k] = load(x + i + (first + k) * W);
+                exponential(e);
+                if constexpr (kKeep) {
+                    for (int k = 0; k < kTogether; ++k) store(keep + i + (first + k) * W, e[k]);
+                }
+                for (int k = 0; k < kTogether; ++k) add(first + k, e[k]);
+            }
+            beside(i);
+        }
+        for (; i < end; i += W) {
+            const int lanes = static_cast<int>(end - i < W ? end - i : W);
+            Vec<C> e[1] = {lanes == W ? load(x + i) : load_n(x + i, lanes, -kInfinity<C>)};
+            exponential(e);
+            if constexpr (kKeep) lanes == W ? store(keep + i, e[0]) : store_n(keep + i, e[0], lanes);
+            add(0, e[0]);
+        }
         if constexpr (!kDirect) total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
-    return kExact && !kDirect ? total.value() + reduce_sum(tops) / kUnbias<C> : total.value();
+    return total.value();
+}
+
+// The sum of a span's exponentials relative to its maximum, anchor.shift.
+template <class T, class Beside, class C = Compute<T>>
+ONEPASS_INLINE double sum_exp_below(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, Beside&& beside) {
+    C* const none = nullptr;
+    if constexpr (sizeof(C) == 8) {
+        const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY { exp_all_of<T>(v, anchor); };
+        return sum_exp<false>(x, n, exponential, none, beside);
+    } else {
+        BelowTop<T> exponential{anchor};
+        const double others = sum_exp<false>(x, n, exponential, none, beside);
+        return others + reduce_sum(exponential.tops(n)) / kUnbias<C>;
+    }
 }
 
 // The state of a span whose maximum is not finite, where there is nothing to exponentiate.
@@ -202,26 +269,32 @@ inline bool is_infinite(T m) {
     return m == kInfinity<T> || m == -kInfinity<T>;
 }
 
+// kExact: relative to the maximum itself, for a logarithm.
 template <bool kExact, class T, class C = Compute<T>>
 inline Partial state_of(const T* x, std::int64_t n, const T* next) {
+    C* const none = nullptr;
     if constexpr (!kExact) {
         const auto anchor = usual_anchor<C>();
         Vec<C> top = -kInfinity<C>;
-        const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY {
-            top = max(v, top);
-            return exp_of<T>(v, anchor);
+        const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY {
+            for (const Vec<C>& each : v) top = max(each, top);
+            exp_all_of<T>(v, anchor);
         };
         if (n < kLanes<C> || may_be_usual(load(x))) {
-            const double d = sum_exp<false, false>(x, n, exponential, static_cast<C*>(nullptr), Fetch<T>{next});
+            const double d = sum_exp<false>(x, n, exponential, none, Fetch<T>{next});
             if (are_usual(top, &d, 1)) return {Usual<C>::kExponent * kLn2, d * kUnbias<C>};
         }
     }
     const C m = max_of(x, n);
     if (is_infinite(m)) return state_at_infinity(x, n, static_cast<double>(m));
     const auto anchor = anchor_at(Vec<C>(m), kExact);
-    const auto exponential = [&](Vec<C> v) ONEPASS_INLINE_BODY { return exp_of<T>(v, anchor); };
-    const double d = sum_exp<kExact, false>(x, n, exponential, static_cast<C*>(nullptr), Fetch<T>{next}, Vec<C>(m));
-    return {log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]), d * kUnbias<C>};
+    if constexpr (kExact) {
+        return {static_cast<double>(m), sum_exp_below(x, n, anchor, Fetch<T>{next}) * kUnbias<C>};
+    } else {
+        const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY { exp_all_of<T>(v, anchor); };
+        const double d = sum_exp<false>(x, n, exponential, none, Fetch<T>{next});
+        return {log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]), d * kUnbias<C>};
+    }
 }
 
 // ---- results ----
@@ -274,12 +347,14 @@ struct Scale {
     using P = Precision<T>;
     Vec<C> high;
     Vec<C> low;
+    typename Vec<C>::Bits limit;  // beside high
     Scale() = default;
     explicit Scale(double sum) {
         const double scale = 1.0 / sum;
         high = Vec<C>(static_cast<C>(scale));
         low = Vec<C>(sizeof(C) == 4 ? static_cast<C>(scale - static_cast<C>(scale))
                                     : static_cast<C>(::fma(-scale, sum, 1.0) * scale));
+        limit = limit_beside(high);
     }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> e) const { return scaled(P(e), P(high), P(low)); }
 };
@@ -292,33 +367,34 @@ ONEPASS_INLINE Vec<C> times(Vec<C> e, Vec<C> high, Vec<C> low) {
 
 // The same of several vectors, if none of the products is small; false if one may be.
 template <class T, int kCount, class C>
-ONEPASS_INLINE bool times_all(Vec<C> (&e)[kCount], Vec<C> high, Vec<C> low) {
-    if (!none_small(e, high)) return false;
+ONEPASS_INLINE bool times_all(Vec<C> (&e)[kCount], Vec<C> high, Vec<C> low, typename Vec<C>::Bits limit) {
+    if (!none_small(e, limit)) return false;
     for (Vec<C>& v : e) v = times<T>(v, high, low);
     return true;
 }
 
 // Where the values of a result come from: an operation on the input, or exponentials kept from the pass before.
-// vectors(i, results) gives several at once; false: they have to be looked at one by one.
+// vectors(i, results) gives several at once; false: they have to be looked at one by one. kNormal: of several at once
+// none is subnormal.
 template <class T, class RowOp>
 struct Applied {
     const T* x = nullptr;
     RowOp op;
-    const T* next = nullptr;  // what will be read after this: fetched meanwhile
+    const T* next = nullptr;               // what will be read after this: fetched meanwhile
+    static constexpr bool kNormal = true;  // x - logsumexp is 0 or at least 2^-53: a logarithm of 1 + 2^-52
     ONEPASS_INLINE auto operator()(std::int64_t i) const {
-        if (next) __builtin_prefetch(next + i, 0, 2);
+        if (next) fetch_soon(next + i, 1);
         return op(load(x + i));
     }
     auto operator()(std::int64_t i, int n) const { return op(load_n(x + i, n, Compute<T>(0))); }
     template <int kCount, class C>
     ONEPASS_INLINE bool vectors(std::int64_t i, Vec<C> (&results)[kCount]) const {
-        if (next) {
-            for (int k = 0; k < kCount; ++k) __builtin_prefetch(next + i + k * kLanes<C>, 0, 2);
-        }
+        if (next) fetch_soon(next + i, kCount * kLanes<C>);
         for (int k = 0; k < kCount; ++k) results[k] = load(x + i + k * kLanes<C>);
         if constexpr (requires { op.scale; }) {
-            for (Vec<C>& v : results) v = exp_anchored(Precision<T>(v), op.anchor);
-            return times_all<T>(results, Vec<C>(op.scale), Vec<C>(op.scale_low));
+            exp_all_of<T>(results, op.anchor);
+            const Vec<C> high = op.scale;
+            return times_all<T>(results, high, Vec<C>(op.scale_low), limit_beside(high));
         } else {
             for (Vec<C>& v : results) v = op(v);
             return true;
@@ -331,12 +407,13 @@ struct Normalized {
     using C = Compute<T>;
     const C* e;
     Scale<T> scale;
+    static constexpr bool kNormal = true;
     ONEPASS_INLINE auto operator()(std::int64_t i) const { return scale(load(e + i)); }
     auto operator()(std::int64_t i, int n) const { return scale(load_n(e + i, n, C(0))); }
     template <int kCount>
     ONEPASS_INLINE bool vectors(std::int64_t i, Vec<C> (&results)[kCount]) const {
         for (int k = 0; k < kCount; ++k) results[k] = load(e + i + k * kLanes<C>);
-        return times_all<T>(results, scale.high, scale.low);
+        return times_all<T>(results, scale.high, scale.low, scale.limit);
     }
 };
 
@@ -405,6 +482,12 @@ class Emitter {
         }
         if (__builtin_expect(!usual, 0)) {
             put_any(y_, i_, past_cache_, value_);
+        } else if constexpr (requires { Source::kNormal; }) {
+            for (int k = 0; k < 4; k += 2) {
+                T* const y = y_ + i_ + k * W;
+                past_cache_ ? stream_normal(y, results[k], results[k + 1])
+                            : store_normal(y, results[k], results[k + 1]);
+            }
         } else {
             for (int k = 0; k < 4; ++k) {
                 past_cache_ ? stream(y_ + i_ + k * W, results[k]) : store(y_ + i_ + k * W, results[k]);

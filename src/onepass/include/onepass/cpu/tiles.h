@@ -32,7 +32,7 @@ class Tiles : TileGrid<T> {
 
    public:
     Tiles(const Job& job, const void* x, void* y)
-        : Grid(job), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)) {
+        : Grid(job, y), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)) {
         x_direct_ = job.in == DTypeOf<T>::value && (packed_ || job.inner.x_stride == 1);
     }
 
@@ -88,9 +88,7 @@ class Tiles : TileGrid<T> {
 
     ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
         if (!x_direct_ || d >= tile_rows()) return;
-        const char* p =
-            reinterpret_cast<const char*>(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride);
-        for (int b = 0; b < width * static_cast<int>(sizeof(T)); b += kCacheLine) __builtin_prefetch(p + b, 0, 3);
+        fetch_soon(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride, width);
     }
 
     // Calls visit(column, Vec) for every vector of tile row d.
@@ -129,9 +127,9 @@ class Tiles : TileGrid<T> {
                                Beside&& beside) const {
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
-        const auto exponential = [&](V v, int) ONEPASS_INLINE_BODY {
-            top = max(v, top);
-            return exp_of<T>(v, anchor);
+        const auto exponential = [&](auto& v, int) ONEPASS_INLINE_BODY {
+            for (const V& each : v) top = max(each, top);
+            exp_all_of<T>(v, anchor);
         };
         add_up<false>(u, begin, end, c, keep, exponential, beside);
         if (!are_usual(top, c.total, distinct(u))) return false;
@@ -166,21 +164,27 @@ class Tiles : TileGrid<T> {
             store(c.magic + j, anchor.magic);
         }
         const auto zero = anchor_at(V(C(0)), true);
-        const auto exponential = [&](V v, int j) ONEPASS_INLINE_BODY {
-            // Relative to the maximum itself, all that columns differ in is that.
-            if constexpr (kExact) return exp_of<T>(v, Anchor<V, true>{load(c.shift + j), zero.floor, zero.magic});
-            return exp_of<T>(v, Anchor<V, true>{load(c.shift + j), load(c.floor + j), load(c.magic + j)});
+        const auto exponential = [&](auto& v, int j) ONEPASS_INLINE_BODY {
+            for (V& each : v) {
+                each = each - load(c.shift + j);
+                // Relative to the maximum itself, all that columns differ in is that.
+                if constexpr (!kExact) {
+                    each = exp_of<T>(each, Anchor<V, false>{V(C(0)), load(c.floor + j), load(c.magic + j)});
+                }
+                j += W;
+            }
+            if constexpr (kExact) exp_all_of<T>(v, Anchor<V, false>{zero.shift, zero.floor, zero.magic});
         };
         add_up<kExact>(u, begin, end, c, keep, exponential, beside);
         mend_infinities(u, begin, end, c);
     }
 
-    // c.total: the columns' sums of exponential(x, column).
+    // c.total: the columns' sums of exponentials.
     template <bool kExact, class Keep, class Exponential, class Beside>
     ONEPASS_INLINE void add_up(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
                                Exponential&& exponential, Beside&& beside) const {
-        // In float64 throughout: a lane adds up a whole column, and a logarithm shows what float32 loses (1.3 ULP
-        // instead of 1.1, even if no more than four are added up before they go to float64).
+        // In float64 throughout, or without loss: a lane adds up a whole column, and a logarithm shows what float32
+        // loses (1.3 ULP instead of 1.1, even if no more than four are added up before they go to float64).
         constexpr bool kDirect = kExact || sizeof(C) == 8;
         T* buffer = input_buffer();
         const int width = padded(u.width);
@@ -194,12 +198,13 @@ class Tiles : TileGrid<T> {
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
             for (std::int64_t d = block; d < stop; ++d) {
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
-                    const V e = exponential(v, j);
-                    if constexpr (kKeeps<Keep>) store(keep + (d - begin) * width + j, e);
+                    V e[1] = {v};
+                    exponential(e, j);
+                    if constexpr (kKeeps<Keep>) store(keep + (d - begin) * width + j, e[0]);
                     if constexpr (kDirect) {
-                        add_to_total(c, j, e);
+                        add_to_total(c, j, e[0]);
                     } else {
-                        store(c.sum + j, load(c.sum + j) + e);
+                        store(c.sum + j, load(c.sum + j) + e[0]);
                     }
                 });
                 beside(d);
@@ -384,7 +389,7 @@ class Tiles : TileGrid<T> {
         const auto value = [&](int j, int) ONEPASS_INLINE_BODY {
             return times<T>(load(kept + j), load(c.scale + j), load(c.scale_low + j));
         };
-        if (c.any_small || !Grid::write_plain_row(u.y, row_width(u, d), d, value))
+        if (c.any_small || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value))
             write_any_row_from_kept(u, d, kept, c);
     }
     ONEPASS_APART void write_any_row_from_kept(const Unit& u, std::int64_t d, const C* kept,
@@ -405,7 +410,8 @@ class Tiles : TileGrid<T> {
             const V v = lanes == W ? load(x + j) : load_n(x + j, lanes, C(0));
             return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
         };
-        if (!x_direct_ || !Grid::write_plain_row(u.y, row_width(u, d), d, value)) write_any_log_row(u, d, c);
+        if (!x_direct_ || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value))
+            write_any_log_row(u, d, c);
     }
     ONEPASS_APART void write_any_log_row(const Unit& u, std::int64_t d, const Columns<C>& c) const {
         write_row_from_input<false>(u, d, c);
