@@ -82,7 +82,7 @@ class Launch:
         y = nan_filled(self.expected_shape, self.y_dtype)
         arrays = [simulator.Array(self.base, self.offsets[0], into), simulator.Array(y, self.offsets[1], word=1)]
         if self.plan.shared_by:
-            scratch = np.zeros((SCRATCH_HEAD + grid * self.plan.scratch_bytes) // 4, np.uint32)
+            scratch = np.zeros((SCRATCH_HEAD + self.plan.slots(grid) * self.plan.scratch_bytes) // 4, np.uint32)
             arrays.append(simulator.Array(scratch, word=1 + len(self.plan.words)))
         return arrays
 

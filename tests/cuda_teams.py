@@ -16,6 +16,7 @@ KINDS = {
     "shared memory": ("split", Tuning(threads=64, blocks=3, staged=True)),
     ONE_PART: ("split", Tuning(threads=64, blocks=3, staged=True, parts=1)),
     "nothing": ("stream", Tuning(threads=64, blocks=3)),
+    "registers and shared memory": ("split", Tuning(threads=64, blocks=3, handed=True, held=1)),
 }
 MIXED = [("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64"), ("float64", "bfloat16")]
 # Slices of nothing: more blocks than packs, and rows that are all head or all tail.
@@ -56,7 +57,12 @@ def many_blocks():
             algorithm = "split"
             tuning = Tuning(threads=64, blocks=blocks, staged=True if op == "log_softmax" else None)
             found.append(launch(f"{blocks} blocks", op, Layout((3, 3001)), algorithm=algorithm, tuning=tuning))
-    return found
+    return found + [
+        launch(f"{blocks} slices that are claimed", op, Layout((4, length)), algorithm="split", tuning=tuning)
+        for blocks in (1, 2, 17, 33, 70)
+        for op, length in (("softmax", 12001), ("log_softmax", 12000))
+        for tuning in [Tuning(threads=128, blocks=blocks, handed=True, held=8 if blocks == 1 else 1)]
+    ]
 
 
 def all_kinds():
@@ -99,4 +105,4 @@ def with_scratch(case, scratch, grid):
 
 def scratch_words(plans, grid):
     """4-byte words of scratch memory that is enough for all of these plans."""
-    return (SCRATCH_HEAD + grid * max(plan.scratch_bytes for plan in plans)) // 4
+    return (SCRATCH_HEAD + max(plan.slots(grid) * plan.scratch_bytes for plan in plans)) // 4

@@ -50,6 +50,7 @@ class Gpu:
             team=plan.team,
             scratch_bytes=plan.scratch_bytes,
             hands_out=plan.hands_out,
+            claimed=plan.claims,
             words=words[plan.arrays :],
             result_dtype=0,
             shape=(1,),

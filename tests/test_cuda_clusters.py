@@ -169,9 +169,8 @@ ONE_BLOCK = "one block, or blocks that meet in memory"
         ((4096, 8200), "bfloat16", "2 of 128, registers"),
         ((512, 10000), "float32", "2 of 128, registers"),
         ((49152, 8192), "float32", "2 of 256, registers"),
-        ((1024, 50257), "bfloat16", "8 of 128, registers"),
         ((64, 65536), "bfloat16", "8 of 128, registers"),
-        ((512, 50257), "bfloat16", "8 of 128, registers"),
+        ((512, 49152), "bfloat16", "8 of 128, registers"),
         ((8, 128256), "bfloat16", "16 of 128, registers"),
         ((1, 32768), "float32", "16 of 128, registers"),
         ((64, 16384), "float32", "8 of 128, registers"),
@@ -180,6 +179,9 @@ ONE_BLOCK = "one block, or blocks that meet in memory"
         ((300, 50257), "float32", "16 of 128, registers"),
         ((1, 128256), "float32", "16 of 256, registers"),
         ((16, 128256), "float32", "16 of 256, registers"),
+        ((100, 128256), "float32", "16 of 256, registers"),
+        ((128, 131072), "float32", "16 of 256, registers"),
+        ((4096, 128257), "float32", "16 of 256, registers"),
         # Or in shared memory.
         ((4096, 50256), "bfloat16", "8 of 128, shared memory"),
         ((32768, 65536), "bfloat16", "8 of 128, shared memory"),
@@ -187,14 +189,18 @@ ONE_BLOCK = "one block, or blocks that meet in memory"
         ((4096, 128256), "bfloat16", "16 of 128, shared memory"),
         ((64, 128256), "bfloat16", "16 of 128, shared memory"),
         ((8192, 262144), "bfloat16", "16 of 128, shared memory"),
-        ((32, 128256), "float32", "16 of 256, shared memory"),
+        ((4096, 50256), "float32", "8 of 128, shared memory"),
+        ((4096, 48000), "float32", "8 of 128, shared memory"),
+        ((4096, 100001), "bfloat16", "8 of 128, shared memory"),
+        ((4096, 128257), "bfloat16", "8 of 128, shared memory"),
         # Rows that are handed out.
-        ((4096, 48000), "float32", "8 of 128, handed out"),
         ((4096, 50257), "float32", "8 of 128, handed out"),
-        ((4096, 128256), "float32", "16 of 128, handed out"),
-        ((100, 128256), "float32", "16 of 128, handed out"),
+        ((4096, 150000), "float32", "16 of 256, handed out"),
         ((128, 262144), "float32", "16 of 256, handed out"),
-        ((4096, 100001), "bfloat16", "8 of 128, handed out"),
+        ((4096, 40001), "bfloat16", "4 of 128, handed out"),
+        ((4096, 50257), "bfloat16", "4 of 128, handed out"),
+        ((512, 50257), "bfloat16", "4 of 128, handed out"),
+        ((4096, 200001), "bfloat16", "16 of 128, handed out"),
         ((4096, 500000), "bfloat16", "16 of 256, handed out"),
         # Shorter rows, longer ones, rows off the boundaries of packs, rows that wait as float64.
         ((64, 8192), "float32", ONE_BLOCK),
@@ -204,7 +210,6 @@ ONE_BLOCK = "one block, or blocks that meet in memory"
         ((1, 262144), "bfloat16", ONE_BLOCK),
         ((128, 524288), "float32", ONE_BLOCK),
         ((4096, 600000), "bfloat16", ONE_BLOCK),
-        ((4096, 50257), "bfloat16", ONE_BLOCK),
         ((8, 32768), "float64", ONE_BLOCK),
         ((4096, 32768), "float64", ONE_BLOCK),
     ],
@@ -251,5 +256,5 @@ def test_a_cluster_fits_the_device(device):
 
 
 def test_a_plan_says_what_it_is():
-    assert "cluster: 16 blocks of 128 per row, 16 x packs of 4 each" in str(plan((128, 131072)))
+    assert "cluster: 16 blocks of 256 per row, 8 x packs of 4 each" in str(plan((128, 131072)))
     assert any("shared by a cluster of 16 blocks" in why for why in plan((128, 131072)).why)

@@ -76,6 +76,14 @@ TWO_SIZES = [
     launch("exact", "log_softmax", Layout((3, 900)), algorithm="split", tuning=Tuning(threads=64, blocks=4)),
     launch("wide", "logsumexp", Layout((2, 900)), "float64", algorithm="split", tuning=Tuning(threads=64, blocks=5)),
 ]
+# More slices than blocks, and as many; by one block that reads the states of all, and by each.
+CLAIMED = [
+    launch("claimed", "softmax", Layout((4, 700)), algorithm="split", tuning=Tuning(threads=64, blocks=3, handed=True)),
+    launch(
+        "by one", "log_softmax", Layout((3, 3000)), algorithm="split", tuning=Tuning(threads=64, blocks=18, handed=True)
+    ),
+    launch("at once", "softmax", Layout((2, 900)), algorithm="split", tuning=Tuning(threads=64, blocks=5, handed=True)),
+]
 # More rows than there are clusters: they are handed out.
 HANDED = [
     launch("clusters", op, Layout((11, 700)), dtype, algorithm="cluster", tuning=tuning)
@@ -127,7 +135,8 @@ def test_functors(machine):
 
 
 def test_the_same_bits_under_every_schedule(machine):
-    for key in (("softmax", "registers"), ("log_softmax", "shared memory"), ("softmax", "nothing"), ("sum", "nothing")):
+    keys = [(op, kind) for op in ("softmax", "log_softmax") for kind in cuda_teams.KINDS]
+    for key in (*keys, ("sum", "nothing")):
         case = ALL[key][1]
         results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (3, 9) for seed in range(6)}
         assert len(results) == 1, case.plan.kernel
@@ -143,7 +152,7 @@ def test_probabilities_sum_to_one(machine):
 
 @pytest.fixture(scope="module")
 def simulated():
-    machine = Simulator([case.plan for case in (*TWO_SIZES, *HANDED)])
+    machine = Simulator([case.plan for case in (*TWO_SIZES, *HANDED, *CLAIMED)])
     yield machine
     machine.close()
 
@@ -178,6 +187,25 @@ def test_the_counter_of_clusters_is_in_it_and_left_at_zero(simulated):
         assert 1 < case.plan.blocks(1, 20) // case.plan.cluster < 11
 
 
+def test_slices_are_claimed_from_the_counter_and_it_is_left_at_zero(simulated):
+    cases = [case for pair in zip(CLAIMED, TWO_SIZES, strict=True) for case in pair]
+    words = cuda_teams.scratch_words([case.plan for case in cases], 10)
+    left = run_in_turn(simulated, cases * 4, np.zeros(words, np.uint32), grid=10)
+    sequence, leaving, most, handed = left[:4]
+    assert (leaving, handed) == (0, 0)
+    exchanges = [-(-case.plan.units // max(1, 10 // case.plan.team)) for case in TWO_SIZES]
+    assert sequence == 4 * (sum(exchanges) + len(CLAIMED))  # one number for all slices of a launch
+    assert most == 18 * 3 * 2 + 3 * 2  # pairs of words of log_softmax's states, and of its rows' totals
+    assert [case.plan.blocks(1, 10) < case.plan.units * case.plan.team for case in CLAIMED] == [True, True, False]
+    assert ["each_reads = true" in case.plan.kernel for case in CLAIMED] == [True, False, True]
+
+
+def test_slices_of_a_row_without_a_block_for_each_are_reported(simulated):
+    case = CLAIMED[1]
+    with pytest.raises(SimulatorError, match="deadlock"):
+        simulated.launch(case.plan, case.arrays(), grid=case.plan.team - 1, seed=0)
+
+
 def test_the_counter_starts_again_before_old_numbers_could_match(simulated):
     words = cuda_teams.scratch_words([case.plan for case in TWO_SIZES], 20)
     scratch = np.zeros(words, np.uint32)
@@ -202,6 +230,10 @@ def test_slices_that_fit_nowhere_are_refused():
         launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=1, staged=True))
     with pytest.raises(ValueError, match="does not fit the registers"):
         launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=2, staged=False))
+    with pytest.raises(ValueError, match="does not fit the slices of as many blocks as are at work"):
+        launch("", "softmax", Layout((1, 1 << 26)), algorithm="split", tuning=Tuning(handed=True))
+    with pytest.raises(ValueError, match="does not fit the slices"):
+        launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(handed=True, blocks=257))
     with pytest.raises(ValueError, match="blocks are at work at once"):
         launch("", "sum", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=4000))
 
@@ -264,3 +296,62 @@ def test_the_planner_has_tiles_shared_in_registers_as_they_were_measured(problem
         teams = -(-problem.rows // plan.units_per_block)
         assert plan.cluster > 1 or teams * plan.team <= by_name("h200").multiprocessors
     assert make_cuda_plan(problem, by_name("a100"), addresses=(0, 0)).cluster == 1
+
+
+# Shape, type, operation -> packs of a thread in registers and in shared memory; None: slices are not claimed.
+CLAIMED_AS_MEASURED = {
+    ((128, 2097152), "float32", "softmax"): (8, 8),
+    ((128, 4194304), "float32", "log_softmax"): (8, 8),
+    ((512, 524288), "float32", "softmax"): (8, 8),
+    ((64, 524288), "float32", "softmax"): (8, 8),
+    ((8, 4194304), "float32", "softmax"): (8, 8),
+    ((4, 4194304), "float32", "softmax"): (8, 8),  # the longest rows
+    ((64, 524289), "float32", "softmax"): (8, 8),
+    ((128, 1000003), "float32", "softmax"): (8, 8),
+    ((16, 1048577), "float32", "softmax"): (8, 8),  # off the boundaries of packs any that are not all on the chip
+    ((16, 1048576), "float32", "softmax"): None,
+    ((1, 4194304), "float32", "softmax"): None,  # all on the chip at once
+    ((128, 262144), "float32", "softmax"): None,  # for clusters
+    ((64, 8388608), "float32", "softmax"): None,  # more slices than a block has threads
+    ((128, 2097152), "bfloat16", "softmax"): (4, 12),
+    ((512, 1048576), "float16", "softmax"): (4, 12),
+    ((64, 1048576), "bfloat16", "softmax"): None,
+    ((64, 700001), "bfloat16", "softmax"): (4, 12),
+    ((128, 2097152), "bfloat16", "log_softmax"): None,
+    ((32, 8388608), "bfloat16", "log_softmax"): (4, 12),
+    ((512, 524288), "bfloat16", "softmax"): None,
+    ((128, 1000003), "float64", "softmax"): None,
+    ((128, 2097152), "float32", "logsumexp"): None,  # read once anyway
+}
+
+
+@pytest.mark.parametrize("problem", CLAIMED_AS_MEASURED, ids=str)
+def test_slices_are_claimed_where_it_was_measured_to_pay(problem):
+    shape, dtype, op = problem
+    device, expected = by_name("h200"), CLAIMED_AS_MEASURED[problem]
+    plan = make_cuda_plan(make_problem(op, dtype, shape, (1,)), device, addresses=(0, 0))
+    assert plan.claims == (expected is not None)
+    if expected is None:
+        return
+    held, waiting = expected
+    words = dict(plan.shape)
+    assert (plan.algorithm, words["packs"], words["waiting"], plan.reads) == ("split", held, waiting, 1)
+    pack, size = words["pack"], 2 if dtype != "float32" else 4
+    assert plan.shared_bytes == waiting * plan.threads * pack * size
+    # Slices hold the row, their blocks are at work at once, and one of them has a thread for each.
+    assert plan.team * plan.threads * (held + waiting) * pack >= shape[1] - 2 * 128 // size
+    assert plan.team <= min(plan.threads, plan.resident(device) * device.multiprocessors)
+    assert plan.blocks(plan.resident(device), device.multiprocessors) == plan.resident(device) * device.multiprocessors
+    assert plan.slots(1) == plan.units * (plan.team + 1)
+    assert f"{plan.team} blocks of 256 per row" in str(plan) and "in registers and in" in str(plan)
+    assert any("slices that blocks claim as they are ready" in why for why in plan.why)
+
+
+def test_claims_are_not_for_devices_or_tunings_that_say_otherwise():
+    problem = make_problem("softmax", "float32", (128, 2097152), (1,))
+    for tuning in (Tuning(handed=False), Tuning(threads=512)):
+        assert not make_cuda_plan(problem, by_name("h200"), "split", addresses=(0, 0), tuning=tuning).claims
+    for device in ("a100", "b200", "l4"):
+        plan = make_cuda_plan(problem, by_name(device), "split", addresses=(0, 0), tuning=Tuning(handed=True))
+        assert plan.claims and plan.shared_bytes + 2048 <= by_name(device).shared_per_block
+        assert plan.resident(by_name(device)) * plan.threads <= by_name(device).max_threads

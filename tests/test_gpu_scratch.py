@@ -42,10 +42,17 @@ def stream():
     return next(_streams)
 
 
-def bind_team(kernel, team=5, rows=64, scratch_bytes=64):
+def bind_team(kernel, team=5, rows=64, scratch_bytes=64, claimed=False):
     words = (*WORDS, 0)  # the last is the address
     return bind(
-        kernel, cooperative=True, team=team, units=rows, units_per_block=1, words=words, scratch_bytes=scratch_bytes
+        kernel,
+        cooperative=True,
+        team=team,
+        units=rows,
+        units_per_block=1,
+        words=words,
+        scratch_bytes=scratch_bytes,
+        claimed=claimed,
     )
 
 
@@ -63,6 +70,21 @@ def test_the_grid_is_whole_teams_that_are_resident_at_once(stub, kernel, run, st
     run(bind_team(kernel, team, rows), stream)
     assert list(stub.launched.grid) == [grid, 1, 1]
     assert (stub.launched.cluster, stub.launched.cooperative) == (1, 1)
+
+
+@pytest.mark.parametrize(("rows", "team", "grid"), [(3, 5, 15), (64, 5, 2 * 132), (64, 264, 264), (1, 1, 1)])
+def test_blocks_that_claim_slices_are_all_that_are_resident(stub, kernel, run, stream, rows, team, grid):
+    """Also where they are no whole number of teams; each slice and each row has its place in scratch memory."""
+    stub.set_occupancy(2)
+    address = run(bind_team(kernel, team, rows, scratch_bytes=640, claimed=True), stream)
+    assert list(stub.launched.grid) == [grid, 1, 1]
+    assert (stub.launched.cluster, stub.launched.cooperative) == (1, 1)
+    assert not any(ctypes.string_at(address, HEAD + 640 * rows * (team + 1)))
+
+
+def test_claims_without_a_team_make_no_sense(kernel):
+    with pytest.raises(ValueError, match="only a team's blocks claim their shares"):
+        bind(kernel, claimed=True)
 
 
 def test_a_team_that_does_not_fit_is_refused(stub, kernel):

@@ -77,10 +77,19 @@ def problems() -> Iterator[tuple]:
         for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "bfloat16")):
             for shape in ((4096, 32768), (64, 32767), (4096, 65536), (64, 65535)):
                 yield op, dtype, result, shape, 1, "cluster", known
+    for op in ("softmax", "log_softmax"):  # slices that blocks claim
+        for addresses in (known, unknown):
+            for shape in ((64, 524288), (64, 524289), (128, 1000003), (512, 524289)):
+                yield op, "float32", "float32", shape, 1, None, addresses
+            for shape in ((64, 1048577), (128, 2097152), (32, 8388608)):
+                yield op, "bfloat16", "bfloat16", shape, 1, None, addresses
+            yield op, "float16", "float16", (512, 1048576), 1, None, addresses
+            yield op, "bfloat16", "float32", (128, 2097153), 1, None, addresses
+            yield op, "float32", "float16", (128, 2097152), 1, None, addresses
     for op in ("softmax", "log_softmax"):  # clusters of 4 to 16 blocks, slices of one to four parts
         for length in (40000, 40001, 50256, 65536, 128256, 128257):
             yield op, "float32", "float32", (4096, length), 1, None, known
-        for length in (40000, 50256, 100001, 128256, 500001):
+        for length in (40000, 40001, 50256, 50257, 100001, 128256, 500001):
             yield op, "bfloat16", "bfloat16", (4096, length), 1, None, known
         for dtype in ("float32", "bfloat16"):  # and fewer of larger blocks
             for rows, length in ((20, 131072), (64, 128256), (64, 200001)):

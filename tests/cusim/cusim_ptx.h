@@ -97,6 +97,11 @@ void copy_async(void* to_shared, const void* from) {
     cusim::copies().push_back({to_shared, cusim::aligned(static_cast<const Bytes*>(from), cusim::here()), kBytes});
 }
 
+template <class Word>
+void store_word(Word* to, Word word) {
+    *to = word;
+}
+
 inline void end_group() { cusim::copies().push_back({}); }
 
 template <int kGroups>
@@ -130,6 +135,11 @@ inline void store_shared_words(uint4* to, uint4 words) {
     __atomic_store_n(target + first, halves[first], __ATOMIC_RELAXED);
     cusim::yield(cusim::here());
     __atomic_store_n(target + 1 - first, halves[1 - first], __ATOMIC_RELAXED);
+}
+
+inline void store_shared_word(unsigned* to, unsigned word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
+inline void raise(unsigned* word, unsigned to) {
+    if (__atomic_load_n(word, __ATOMIC_RELAXED) < to) __atomic_store_n(word, to, __ATOMIC_RELAXED);
 }
 
 inline unsigned count_up(unsigned* counter, unsigned last) {

@@ -24,6 +24,7 @@ COMPILER_OPTIONS: Mapping[str, Any] = {
 DIRECT = "onepass::cuda::Direct"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
 BLOCK_SCRATCH = 1024
+LINE_BYTES = 128  # of a cache line
 # As many times the blocks that are resident at once, then blocks take further rows. OneFlow's number is 32; measured on
 # an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
 # bfloat16).
@@ -108,12 +109,15 @@ class Tuning:
     across: int | None = None  # of them side by side across rows, strided
     padded: bool | None = None  # True also where a row fills its packs, warp and block
     resident: int | None = None  # blocks that a multiprocessor must have room for
-    kept: int | None = None  # packs of a row that wait in shared memory, block_uncached of a gradient
+    # Packs that wait in shared memory: of a row, block_uncached of a gradient; of a thread, of claimed slices
+    kept: int | None = None
+    held: int | None = None  # packs of a slice that is claimed, in registers of each thread
     # True waits in shared memory; False: strided and strided_split read twice, split and cluster wait in registers
     staged: bool | None = None
     blocks: int | None = None  # per row, split, cluster and stream
     parts: int | None = None  # of a slice of split or cluster that waits in shared memory
-    handed: bool | None = None  # clusters take rows as they are ready for them; False: each has one
+    # Clusters take rows as they are ready for them; False: each has one. Of split, blocks claim slices.
+    handed: bool | None = None
     # Blocks that share a tile in their registers are a cluster, strided_split; of a gradient also one block, strided.
     clustered: bool | None = None
 
@@ -139,7 +143,9 @@ class CudaPlan:
     input_bytes: int
     result_bytes: int
     team: int = 0  # blocks that share a row through memory, all teams of a launch at work at once; 0: none do
-    scratch_bytes: int = 0  # of memory that such blocks share, for each; clusters have a counter of rows there, no more
+    # Of memory that such blocks share, for each; clusters have a counter of rows there, no more. Where blocks claim
+    # slices, for each slice and each row.
+    scratch_bytes: int = 0
     why: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -153,6 +159,11 @@ class CudaPlan:
         return dict(self.shape).get("handed") == "true"
 
     @property
+    def claims(self) -> bool:
+        """Whether blocks claim the slices of rows one after the other."""
+        return "each_reads" in dict(self.shape)
+
+    @property
     def moved_bytes(self) -> int:
         """Bytes through main memory, if nothing is found in L2."""
         return self.input_bytes * self.reads + self.result_bytes
@@ -161,12 +172,18 @@ class CudaPlan:
         """The grid, from the blocks of this kernel that one multiprocessor holds; 0 when there is nothing to do."""
         resident = max(1, resident_per_multiprocessor) * multiprocessors
         units = -(-self.units // self.units_per_block // self.cluster) * self.cluster
+        if self.claims:
+            return min(units * self.team, max(resident, self.team))
         if self.team:
             return min(units, max(1, resident // self.team)) * self.team
         if self.waves == ONCE:
             return units
         # Clusters: as many as fit, if no multiprocessor is left over.
         return min(units, max(1, resident // self.cluster) * self.cluster * self.waves)
+
+    def slots(self, grid: int) -> int:
+        """In scratch memory, of scratch_bytes each, of a launch of so many blocks that meet there."""
+        return self.units * (self.team + 1) if self.claims else grid
 
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
@@ -195,7 +212,7 @@ class CudaPlan:
             return f"{self.algorithm}: {tile}{blocks}, {access} each{alignment}, {self._wait}"
         if self.shared_by:
             many = f"{self.shared_by} block{'s' * (self.shared_by != 1)} of {self.threads}"
-            packs = int(shape["packs"]) * max(1, int(shape.get("parts", 1)))
+            packs = int(shape["packs"]) * max(1, int(shape.get("parts", 1))) + int(shape.get("waiting", 0))
             held = f"{packs} x {access} each" if packs else f"{access} each"
             return f"{self.algorithm}: {many} per row, {held}{alignment}, {self._wait}"
         lanes = int(shape.get("lanes", self.threads))
@@ -209,7 +226,7 @@ class CudaPlan:
     def _wait(self) -> str:
         """Where a row waits between its passes."""
         if self.shared_bytes:
-            part = "partly " if self.reads > 1 else ""
+            part = "partly " if self.reads > 1 else "in registers and " if self.claims else ""
             return f"{part}in {self.shared_bytes} bytes of shared memory"
         if dict(self.shape).get("packs"):
             return "in registers"
@@ -284,6 +301,18 @@ class Choice:
             f"{p.op}: algorithm {self.algorithm!r} cannot serve an input of shape {p.shape}, dtype {p.dtype}, dim "
             f"{p.dims} on {self.device.name}: {reason}; leave algorithm=None to have one chosen"
         )
+
+
+def line_packs(choice: Choice, pack: int) -> int:
+    """Packs of a cache line of the array whose accesses are aligned: the result if that is a row."""
+    return max(1, LINE_BYTES // (pack * (choice.y_size if choice.elementwise else choice.x_size)))
+
+
+def edge_packs(choice: Choice, pack: int, alignment: str) -> int:
+    """Packs' room that the edges of a row take in shared memory, at most: its head reaches to a cache line."""
+    if alignment == "whole":
+        return 0
+    return line_packs(choice, pack) + 1
 
 
 def _cpp(value: int | str | bool) -> str:

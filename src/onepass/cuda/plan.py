@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
-from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, build
+from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, build, edge_packs
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
@@ -166,7 +166,7 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     warp_packs = limit // choice.registers_per_element // pack
     most_threads = tuning.threads or 1024
     block_packs = max(1, MOST_BLOCK_REGISTERS // choice.registers_per_element // pack)
-    smem_bytes = (packs + 2 * (alignment != "whole")) * pack * choice.kept_size  # two packs' room for the edges
+    smem_bytes = (packs + edge_packs(choice, pack, alignment)) * pack * choice.kept_size
     fits_smem = smem_bytes + BLOCK_SCRATCH <= choice.device.shared_per_block
     # Of blocks that hold a row in 32 registers a thread, one is resident, with nothing to do while it waits: of
     # block_smem several may be. Measured on an H100, 16384 rows of 32768 bfloat16: 1.06x. Of 16-bit elements also where

@@ -35,6 +35,8 @@ from .thresholds import (
     MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS,
     MULTIPROCESSORS_PER_FEWEST_ROWS_EACH,
     MULTIPROCESSORS_PER_HANDED_ROW,
+    OFF_BOUNDARIES_LONG_SLICE_BYTES,
+    OFF_BOUNDARIES_SLICE_BYTES,
     PARTED_PACKS,
     PORTABLE_CLUSTER,
     ROW_EACH_HALVES,
@@ -52,8 +54,9 @@ MOST_HANDED_ROWS = (1 << 32) - (1 << 16)
 # What kernels with four parts to a slice take: that hand out rows, that compute exponentials twice.
 _HANDED_REGISTERS = 72
 _LOG_REGISTERS = 80
-# And an edge beside more packs than that.
+# And an edge beside more packs than that, or more packs alone.
 _EDGE_REGISTERS = 16
+_MANY_PACKS_REGISTERS = 8
 _MOST_PACKS_BESIDE_EDGE = 8
 _SIZES = (2, 4, 8, 16)  # those to choose from divide the multiprocessors of a GPU's parts
 
@@ -104,14 +107,18 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
             blocks = n
     tuning = Tuning(blocks=blocks, threads=ROW_EACH_THREADS, staged=False, handed=False)
     few = rows <= FEW_CLUSTERED_PER_MULTIPROCESSOR * multiprocessors
+    whole = alignment == "whole"
     if wide:
-        return tuning if few or blocks < LARGE_CLUSTER or length >= blocks * LARGE_CLUSTER_SLICE else None
+        if few or blocks < LARGE_CLUSTER or length >= blocks * LARGE_CLUSTER_SLICE:
+            return tuning
+        return replace(tuning, blocks=PORTABLE_CLUSTER, staged=True, parts=1) if whole else None
     few_blocks = rows * blocks <= FEW_BLOCKS_PER_MULTIPROCESSOR[0] * multiprocessors
-    few_held = few and blocks < LARGE_CLUSTER and held(blocks) <= FEW_ROWS_EACH_HALVES
+    most_held = FEW_ROWS_EACH_HALVES if whole else ROW_EACH_HALVES
+    few_held = few and blocks < LARGE_CLUSTER and held(blocks) <= most_held
     if few_blocks or few_held or blocks <= SMALL_CLUSTER:
         return tuning
-    if alignment != "whole":
-        return None
+    if not whole:
+        return _off_boundaries(choice)
     if blocks < LARGE_CLUSTER and choice.problem.op == "softmax" and held(blocks) <= ROW_EACH_HALVES:
         return tuning
     if held(PORTABLE_CLUSTER) <= FEWEST_LOG_HALVES:
@@ -120,13 +127,23 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
     return replace(tuning, blocks=PORTABLE_CLUSTER if parted else blocks, staged=True, parts=None if parted else 1)
 
 
+def _off_boundaries(choice: Choice) -> Tuning | None:
+    """The clusters for many rows of 16-bit elements that start off the boundaries of packs."""
+    row_bytes = choice.problem.length * choice.kept_size
+    if row_bytes <= SMALL_CLUSTER * OFF_BOUNDARIES_SLICE_BYTES:
+        return Tuning(blocks=SMALL_CLUSTER, threads=HANDED_THREADS, staged=True, handed=True)
+    if row_bytes <= PORTABLE_CLUSTER * OFF_BOUNDARIES_LONG_SLICE_BYTES:
+        return Tuning(blocks=PORTABLE_CLUSTER, threads=ROW_EACH_THREADS, staged=True, handed=False, parts=1)
+    return None
+
+
 def _long_row_each(choice: Choice, fewest: bool, alignment: str) -> Tuning | None:
     """The same of rows that the registers of such blocks do not hold."""
     length = choice.problem.length
     if choice.device.most_clustered < LARGE_CLUSTER or length > LONGEST_ROW_EACH[choice.kept_size]:
         return None
     if choice.kept_size == 4:
-        return Tuning(blocks=LARGE_CLUSTER, threads=CLUSTER_THREADS, staged=False, handed=False) if fewest else None
+        return Tuning(blocks=LARGE_CLUSTER, threads=CLUSTER_THREADS, staged=False, handed=False)
     if fewest or alignment != "whole":
         return None
     return Tuning(blocks=LARGE_CLUSTER, threads=ROW_EACH_THREADS, staged=True, handed=False)
@@ -193,6 +210,7 @@ def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     if cut.parts > (2 if cut.handed and alignment != "whole" else 3):
         # 64 registers each are too few for the totals of so many parts: they spill.
         of_a_thread = _HANDED_REGISTERS if cut.handed else _LOG_REGISTERS if choice.problem.op == "log_softmax" else 64
+        of_a_thread *= choice.registers_per_element if alignment == "apart" else 1
         cut = replace(cut, resident=min(cut.resident, choice.device.registers // (of_a_thread * cut.threads)))
     if not choice.elementwise:
         return build_split(
@@ -248,9 +266,10 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int, blocks: 
     if tuning.staged is False or (tuning.staged is None and held):
         if not held:
             return None
-        if alignment != "whole" and of_a_thread > _MOST_PACKS_BESIDE_EDGE:
-            registers = replace(registers, others=registers.others + _EDGE_REGISTERS)
-        resident = min(registers.blocks(device, threads, of_a_thread), most)
+        if of_a_thread > _MOST_PACKS_BESIDE_EDGE:
+            others = _EDGE_REGISTERS if alignment != "whole" else _MANY_PACKS_REGISTERS
+            registers = replace(registers, others=registers.others + others)
+        resident = min(registers.blocks(device, threads, of_a_thread), tuning.resident or device.max_threads // threads)
         return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
     shared_bytes = of_a_thread * threads * pack * choice.kept_size
     static = cluster_scratch_bytes(blocks, threads, state_bytes(choice))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..problem import Axis
-from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build
+from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build, edge_packs
 from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
@@ -193,7 +193,7 @@ def _plan_rows(choice: Choice) -> CudaPlan:
 
 def _shared_bytes(choice: Choice, pack: int, packs: int, alignment: str) -> int:
     """That packs of dy and of the saved array take, with two packs' room for the edges of each."""
-    elements = (packs + 2 * (alignment != "whole")) * pack
+    elements = (packs + edge_packs(choice, pack, alignment)) * pack
     return -(-elements * choice.z_size // ACCESS_BYTES) * ACCESS_BYTES + elements * choice.x_size
 
 
@@ -271,7 +271,7 @@ def _plan_loop(choice: Choice, algorithm: str, access: dict[str, int | str | boo
     if algorithm == "block_uncached":
         most = min(device.shared_per_block, device.shared_per_multiprocessor // resident - BLOCK_SCRATCH)
         most -= BLOCK_SCRATCH + ACCESS_BYTES
-        kept = most // (pack * (choice.x_size + choice.z_size)) - 2 * (access["alignment"] != "whole")
+        kept = most // (pack * (choice.x_size + choice.z_size)) - edge_packs(choice, pack, str(access["alignment"]))
         kept = kept if choice.tuning.kept is None else choice.tuning.kept
         if kept >= choice.problem.length // pack:
             kept = _WHOLE_ROW

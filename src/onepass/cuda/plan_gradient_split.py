@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from ..problem import ITEMSIZE, Axis
-from .kernel_plan import Choice, CudaPlan, build
-from .team_cut import Registers, TeamCut, cut_held, cut_staged, cut_streamed, does_not_fit, room, shares_pay
+from .kernel_plan import Choice, CudaPlan, build, edge_packs, line_packs
+from .team_cut import (
+    Registers,
+    TeamCut,
+    cut_held,
+    cut_staged,
+    cut_streamed,
+    does_not_fit,
+    room,
+    shares_pay,
+    whole_lines,
+)
 from .thresholds import (
     ACCESS_BYTES,
     GRADIENT_BLOCK_REGISTERS,
@@ -82,7 +92,7 @@ def build_gradient_split(
         axes=(*choice.kept_axes, along),
         reads=cut.reads,
         waves=cut.waves,
-        team=cut.team(ITEMSIZE[choice.problem.compute_dtype]),
+        team=cut.team(ITEMSIZE[choice.problem.compute_dtype], line_packs(choice, int(access["pack"]))),
     )
 
 
@@ -125,11 +135,12 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamC
 
 
 def slice_bytes(choice: Choice, pack: int, alignment: str, packs: int) -> int:
-    """Shared memory for so many packs, with two packs' room for the edges: each array takes whole accesses."""
-    return (packs + 2 * (alignment != "whole")) * pack * choice.kept_size + 2 * ACCESS_BYTES
+    """Shared memory for so many packs, which are whole cache lines, and the edges: each array takes whole accesses."""
+    packs = whole_lines(packs, line_packs(choice, pack)) + edge_packs(choice, pack, alignment)
+    return packs * pack * choice.kept_size + 2 * ACCESS_BYTES
 
 
 def _fewest(choice: Choice, pack: int, alignment: str, packs: int, resident: int) -> int:
     """Blocks whose shared memory holds a row, if so many are on a multiprocessor."""
-    spare = slice_bytes(choice, pack, alignment, 0)
+    spare = slice_bytes(choice, pack, alignment, 1)
     return ceil_div(packs, (room(choice, resident) - spare) // (pack * choice.kept_size))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS
-from .kernel_plan import Choice, CudaPlan, build
+from .kernel_plan import Choice, CudaPlan, build, line_packs
+from .plan_claimed import claims_pay, plan_claimed
 from .team_cut import (
     Registers,
     TeamCut,
@@ -49,12 +50,15 @@ _MOST_BESIDE_EDGE = 24
 def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> CudaPlan:
     """The plan for "split" or "stream"; refused with a reason where it cannot serve."""
     packs = max(1, choice.problem.length // pack)
+    if choice.elementwise and algorithm == "split" and (choice.tuning.handed or claims_pay(choice, pack, alignment)):
+        return plan_claimed(choice, pack, alignment, state_bytes(choice))
     if choice.elementwise and algorithm == "split":
         return build_split(choice, algorithm, "split", pack, alignment, _cut_waiting(choice, pack, alignment, packs))
     # A slice waits nowhere: a reduction reads it once, `stream` twice.
     reads, few_per_thread = (2, 0) if choice.elementwise else (1, FEW_REDUCED_PER_THREAD)
-    # 64 registers each are too few for packs of 8 on sm_100: they spill.
-    cut = cut_streamed(choice, packs, reads=reads, fewer=int(choice.x_size == 2), few_per_thread=few_per_thread)
+    # 64 registers each are too few for packs of 8 on sm_100, and for two reads: they spill.
+    fewer = int(choice.x_size == 2 or reads == 2)
+    cut = cut_streamed(choice, packs, reads=reads, fewer=fewer, few_per_thread=few_per_thread)
     function = "split_reduce" if choice.problem.op in REDUCTIONS else "stream"
     return build_split(choice, algorithm, function, pack, alignment, cut)
 
@@ -65,6 +69,8 @@ def sharing_algorithm(choice: Choice, pack: int, alignment: str) -> str | None:
         if not few_rows(choice) or choice.problem.length // pack <= FEW_REDUCED_PACKS:
             return None
         choice.why.append(f"{idle(choice)}: several blocks share each")
+        return "split"
+    if claims_pay(choice, pack, alignment):
         return "split"
     return shares_pay(
         choice,
@@ -175,7 +181,7 @@ def build_split(choice: Choice, algorithm: str, function: str, pack: int, alignm
         axes=choice.kept_axes,
         reads=cut.reads,
         waves=cut.waves,
-        team=cut.team(state_bytes(choice)),
+        team=cut.team(state_bytes(choice), line_packs(choice, pack)),
     )
 
 

@@ -70,11 +70,17 @@ class TeamCut:
     def _rows(self) -> str:
         return "; clusters take rows as they are ready for them" if self.handed else ""
 
-    def team(self, state_bytes: int) -> Team:
+    def team(self, state_bytes: int, line: int = 1) -> Team:
         """Each block has two places for a state, of so many bytes: words go in pairs, each with its number. A cluster
-        has them in its shared memory."""
+        has them in its shared memory. Slices are whole cache lines, of so many packs."""
         scratch_bytes = 0 if self.clustered else 2 * 16 * ceil_div(state_bytes, 8)
-        return Team(self.blocks, ceil_div(self.row_packs, self.blocks), scratch_bytes)
+        slice_packs = whole_lines(ceil_div(self.row_packs, self.blocks), min(line, self.threads))
+        return Team(self.blocks, slice_packs, scratch_bytes)
+
+
+def whole_lines(packs: int, line: int) -> int:
+    """So many packs, or a few more, for threads that are a multiple of a line's: none of them has more packs for it."""
+    return ceil_div(packs, line) * line
 
 
 @dataclass(frozen=True)

@@ -184,26 +184,76 @@ SPREAD_PACKS = (2, 4)
 PORTABLE_CLUSTER = 8
 LARGE_CLUSTER = 16
 # Many rows of float32, more than so many for a multiprocessor, are for 16 blocks only if these have so many elements:
-# 4096x57344 459 for 467, but 4096x48000 413 for 404, 4096x50257 465 for 444; 1024x50257 116 for 120.
+# 4096x57344 459 for 467, but 4096x48000 413 for 404, 4096x50257 435 for 425; 1024x50257 116 for 120. Else 8 blocks have
+# them in shared memory, all asked for at once: 4096x50256 402 for 413 handed out, 4096x45000 360 for 368, 1024x50256
+# 105 for 111; off the boundaries of packs they are handed out, 4096x50257 425 for 438.
 FEW_CLUSTERED_PER_MULTIPROCESSOR = 8
 LARGE_CLUSTER_SLICE = 3328
 # Slices of more 16-bit elements a thread wait in shared memory, where a row has more than 4 blocks and rows are many:
 # bfloat16 4096x50256 207 for 217 (in registers 214), 4096x65536 265 for 273 (267), 4096x128256 512 for 526 (573),
 # 512x128256 70.5 for 73.1; 4096x48000 193 in registers, 199 not. Few rows of 8 blocks have more in registers: 128x50256
-# 12.2, in shared memory 12.6, but 128x65536 14.4 and 13.9. Rows off the boundaries of packs: 1024x50257 58.8 for 65.3,
-# but 4096x50257 248 for 228.
+# 12.2, in shared memory 12.6, but 128x65536 14.4 and 13.9.
 SMALL_CLUSTER = 4
 ROW_EACH_HALVES = 48
 FEW_ROWS_EACH_HALVES = 56
 # log_softmax computes exponentials twice: with so many elements or fewer, 4096x40000 takes 180 for 172.
 FEWEST_LOG_HALVES = 40
+# Many such rows off the boundaries of packs are handed out to 4 blocks, of up to so many bytes each; longer ones wait
+# in 8, asked for at once: bfloat16 4096x40001 169.5 for 203 by one block each, 4096x50257 212 for 224, 4096x56001 234
+# for 248, 1024x50257 60.1 for 63.1; 4096x128257 514 for 534 by 16 blocks.
+OFF_BOUNDARIES_SLICE_BYTES = 28 << 10
+OFF_BOUNDARIES_LONG_SLICE_BYTES = 32 << 10
 # Slices of so many packs come part by part, and 8 blocks do: 4096x80000 328 (by 16 blocks 377), 2048x100000 217 (221),
 # but 4096x128256 522 (512).
 PARTED_PACKS = 14
 # Longest rows: of 16-bit elements in shared memory, part by part, 512x262144 139 for 144, 4096x262144 1066 for 1124,
-# 2048x200000 442 for 447; the fewest of float32 by blocks of CLUSTER_THREADS, 1x128256 7.5 for 8.0, 16x128256 11.5 for
-# 11.9, but 32x128256 15.6 for 15.2.
+# 2048x200000 442 for 447; of float32 in registers by blocks of CLUSTER_THREADS, 1x128256 7.5 for 8.0, 16x128256 11.5
+# for 11.9, 32x128256 15.1 for 16.0, 128x131072 40.2 for 41.5, 512x128256 135.7 for 136.4 handed out.
 LONGEST_ROW_EACH = {2: 1 << 18, 4: 1 << 17}
+
+# ---- slices that blocks claim as they are ready; H200, November 2026, us, against what was planned before ----
+
+
+class ClaimedSlices(NamedTuple):
+    """Where the elements of a slice wait, at most."""
+
+    threads: int  # of a block
+    held: int  # elements in registers of a thread, as they are read
+    waiting: int  # and in shared memory
+    resident: int  # blocks on a multiprocessor
+
+
+# By bytes of an element: softmax 128x2097152 float32 620 for 669 by blocks that have equal slices in shared memory,
+# 8x4194304 100 for 111 by `stream`, 64x524289 81 for 103, 128x1000003 284 for 407 by `online`; bfloat16 128x2097152 310
+# for 323, 32x8388608 352 for 437. Registers alone, or shared memory alone: 730 and 728 of 128x2097152. More of either,
+# in 3 blocks, of 128x2097152 612 to 619, 128x4194304 1314 for 1329, but 64x524289 86.5 for 81.0.
+CLAIMED_SLICES = {
+    2: ClaimedSlices(256, 32, 96, 4),
+    4: ClaimedSlices(256, 32, 32, 4),
+    8: ClaimedSlices(256, 8, 16, 2),
+}
+# Registers of a thread besides those that hold its slice, by bytes of an element: what leaves no kernel of
+# tools/nvrtc_matrix.py with a spill. And an edge, beside more packs of a slice than that.
+OTHER_CLAIMED_REGISTERS = {2: 48, 4: 32, 8: 80}
+CLAIMED_EDGE_REGISTERS = 16
+MOST_CLAIMED_BESIDE_EDGE = 32
+# Shortest rows, by bytes of an element, and slices for each block, at least: float32 128x400000 120 for 122, 64x524288
+# 83.9 for 83.6, 16x1048576 50.4 for 47.0; bfloat16 512x1048576 576 for 602, 64x1048576 83.9 for 84.4, 32x2097152 86.3
+# for 85.6, 512x524288 294 for 289. Off the boundaries of packs, where blocks with equal slices have fewer of them,
+# shorter rows, too, and more slices than one are enough: 64x262145 float32 45.2 for 57.6, 64x700001 bfloat16 59.2 for
+# 61.3, 128x1000003 149 for 155. So they are of the longest rows, of which few fit the chip: 4x4194304 float32 56.8 for
+# 60.3.
+CLAIMED_ROW_BYTES = {2: 2 << 20, 4: (1 << 20) + 1}
+FEWEST_CLAIMED_BYTES = (1 << 20) + 1
+CLAIMED_WAVES = {2: 5, 4: 3}
+LONGEST_ROW_BYTES = 8 << 20
+# log_softmax of 16-bit elements computes exponentials twice, and gains nothing below that: 256x1048576 306 for 305,
+# 32x4194304 178 for 178, but 32x8388608 372 for 451.
+CLAIMED_LOG_HALVES_BYTES = 16 << 20
+# Every block reads the states of a row of so few slices; of more of them one block does, and tells the others:
+# 128x2097152, 74 slices, 604 for 626, 512x524288, 32 slices, 576 for 598, but 8x128256, 16 slices, 9.1 for 8.6.
+EACH_READS_SLICES = 16
+
 
 # ---- clusters that take rows as they are ready for them ----
 

@@ -19,14 +19,14 @@ struct Block {
 
 template <class Op, class In, class Out, Block kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads) block(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
-    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using C = typename Rows::C;
     using Reduce = BlockReduce<kShape.threads>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
 
     const auto row = Rows::at(job, blockIdx.x);  // every block has one row
-    Held<C, kShape.threads, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held;
+    Held<C, kShape.threads, kShape.packs, typename Rows::RowCut, kShape.padded> held;
     held.fill(-kInfinity<C>);
     held.load(row.reader, row.cut, threadIdx.x);
     const C max = reduce(held.reduce(Max()), Max());

@@ -21,7 +21,7 @@ struct BlockSmem {
 // A row in shared memory, as for_each wants it: room for the edges, then the packs.
 template <class Kept, class C, class RowCut>
 struct KeptRow {
-    static constexpr int kEdgeRoom = RowCut::kMostEdges == 0 ? 0 : 2 * RowCut::kPack;
+    static constexpr int kEdgeRoom = (RowCut::kMostEdges + RowCut::kPack - 1) / RowCut::kPack * RowCut::kPack;
 
     struct Reader {
         Kept* kept;
@@ -76,7 +76,7 @@ __device__ __forceinline__ C keep_row(const Row& row, const KeptRow<Kept, C, Row
 template <class Op, class In, class Out, BlockSmem kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads)
     block_smem(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
-    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using C = typename Rows::C;
     using V = typename Rows::V;
     using Kept = choose<kSame<Load, Direct>, In, C>;

@@ -29,10 +29,28 @@ struct alignas(128) ScratchHead {
     unsigned sequence;  // number of the last exchange
     unsigned left;      // blocks that will not look at scratch memory again in this launch
     unsigned most;      // slots that have been in use, in units of 16 bytes
-    unsigned handed;    // rows that clusters have taken in this launch, beside the first of each
+    unsigned handed;    // rows that clusters, or slices that blocks have taken in this launch, beside the first of each
 };
 
 inline constexpr unsigned kLastSequence = 0xf0000000u;
+
+__device__ __forceinline__ uint4* slots_of(ScratchHead* head) { return reinterpret_cast<uint4*>(head + 1); }
+
+// By one thread: so many slots are in use.
+__device__ __forceinline__ void use_slots(ScratchHead* head, unsigned used) { ptx::raise(&head->most, used); }
+
+// By the last thread of a launch that looks at scratch memory: `last` is the number of its last exchange, and so many
+// slots were in use. Nothing is read: the GPU waits for this thread.
+__device__ __forceinline__ void put_forward(ScratchHead* head, unsigned last, unsigned used) {
+    if (last >= kLastSequence) {  // before old numbers could be taken for new ones
+        const unsigned most = ptx::load_shared_words(reinterpret_cast<const uint4*>(head)).z;
+        for (unsigned i = 0; i < most || i < used; ++i) ptx::store_shared_words(slots_of(head) + i, {0, 0, 0, 0});
+        last = 0;
+    }
+    ptx::store_shared_word(&head->handed, 0);
+    ptx::store_shared_word(&head->left, 0);
+    ptx::store_shared_word(&head->sequence, last);
+}
 
 // Where the blocks of a team are in the grid: side by side, as those of a cluster, or as far apart as may be.
 enum class Teams { neighbours, apart };
@@ -66,6 +84,41 @@ __device__ __forceinline__ unsigned exchanges_of(int64 rows, unsigned teams) {
     return static_cast<unsigned>((rows + teams - 1) / teams);
 }
 
+// A State as it crosses scratch memory: its words in pairs, each beside the number of its exchange, one access for two.
+template <class State>
+struct Numbered {
+    static constexpr int kPairs = (sizeof(State) + 7) / 8;  // of 16 bytes
+
+    static __device__ __forceinline__ void put(uint4* to, const State& state, unsigned number) {
+        Words words{};
+        *reinterpret_cast<State*>(words.at) = state;
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            ptx::store_shared_words(to + i, {words.at[2 * i], number, words.at[2 * i + 1], number});
+        }
+    }
+
+    // Asks once. Whether it is there; if not, `state` is of no use.
+    static __device__ __forceinline__ bool take(const uint4* from, unsigned number, State& state) {
+        Words words;
+        bool here = true;
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+            const uint4 got = ptx::load_shared_words(from + i);
+            here &= got.y == number && got.w == number;
+            words.at[2 * i] = got.x;
+            words.at[2 * i + 1] = got.z;
+        }
+        state = *reinterpret_cast<const State*>(words.at);
+        return here;
+    }
+
+   private:
+    struct Words {
+        unsigned at[2 * kPairs];
+    };
+};
+
 // A team's part of scratch memory: what each block publishes at a time, kStates states of type State, and the numbers
 // that tell one time from the next.
 //
@@ -74,8 +127,7 @@ __device__ __forceinline__ unsigned exchanges_of(int64 rows, unsigned teams) {
 template <class State, int kStates>
 class TeamMemory {
    public:
-    // Words go in pairs, each with its number: one access.
-    static constexpr int kPairs = (sizeof(State) + 7) / 8;
+    static constexpr int kPairs = Numbered<State>::kPairs;
     struct Scratch {};                         // of shared memory
     static constexpr bool kAllAtHand = false;  // as ClusterMemory's
 
@@ -93,13 +145,7 @@ class TeamMemory {
     __device__ __forceinline__ void next() { ++sequence_; }
 
     __device__ __forceinline__ void publish(const State& mine, int which = 0) const {
-        Words words{};
-        *reinterpret_cast<State*>(words.at) = mine;
-        uint4* const to = slot(rank, which);
-#pragma unroll
-        for (int i = 0; i < kPairs; ++i) {
-            ptx::store_shared_words(to + i, {words.at[2 * i], sequence_, words.at[2 * i + 1], sequence_});
-        }
+        Numbered<State>::put(slot(rank, which), mine, sequence_);
     }
 
     // The same of what all `senders` that call have: number 0 of them sends.
@@ -120,7 +166,11 @@ class TeamMemory {
     template <int kBlocks, int kCount>
     __device__ __forceinline__ void collect(int first, int step, int which, const State& identity,
                                             State (&states)[kBlocks][kCount]) const {
-        Words words[kBlocks][kCount];
+#pragma unroll
+        for (auto& of_block : states) {
+#pragma unroll
+            for (State& state : of_block) state = identity;
+        }
         bool missing;
         do {
             missing = false;
@@ -129,50 +179,31 @@ class TeamMemory {
                 if (first + b * step >= blocks) continue;
                 const uint4* const from = slot(first + b * step, which);
 #pragma unroll
-                for (int i = 0; i < kCount * kPairs; ++i) {
-                    const uint4 got = ptx::load_shared_words(from + i);
-                    missing |= got.y != sequence_ || got.w != sequence_;
-                    words[b][i / kPairs].at[i % kPairs * 2] = got.x;
-                    words[b][i / kPairs].at[i % kPairs * 2 + 1] = got.z;
+                for (int i = 0; i < kCount; ++i) {
+                    missing |= !Numbered<State>::take(from + i * kPairs, sequence_, states[b][i]);
                 }
             }
             if (missing) ptx::wait_a_little();
         } while (missing);
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-                states[b][i] = first + b * step < blocks ? *reinterpret_cast<const State*>(words[b][i].at) : identity;
-            }
-        }
     }
 
     // After this block's last exchange: what `left` wants. The answer of the counter is not waited for.
     __device__ __forceinline__ unsigned leave() const {
-        return threadIdx.x == 0 ? ptx::count_up(&head_->left, gridDim.x - 1) : 0;
+        if (threadIdx.x != 0) return 0;
+        if (blockIdx.x == 0) use_slots(head_, gridDim.x * 2 * kPerBlock);
+        return ptx::count_up(&head_->left, gridDim.x - 1);
     }
 
     // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the
     // most. All others have taken what they wanted.
     __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const {
-        if (threadIdx.x != 0 || before != gridDim.x - 1) return;
-        auto* const head = reinterpret_cast<uint4*>(head_);
-        const unsigned used = gridDim.x * 2 * kPerBlock, most = ptx::load_shared_words(head).z;
-        uint4 words{first_ + exchanges, 0, most < used ? used : most, 0};
-        if (words.x >= kLastSequence) {  // before old numbers could be taken for new ones
-            for (unsigned i = 0; i < words.z; ++i) ptx::store_shared_words(slots_of(head_) + i, {0, 0, 0, 0});
-            words.x = words.z = 0;
+        if (threadIdx.x == 0 && before == gridDim.x - 1) {
+            put_forward(head_, first_ + exchanges, gridDim.x * 2 * kPerBlock);
         }
-        ptx::store_shared_words(head, words);
     }
 
    private:
-    struct Words {
-        unsigned at[2 * kPairs];
-    };
     static constexpr int kPerBlock = kStates * kPairs;
-
-    static __device__ __forceinline__ uint4* slots_of(ScratchHead* head) { return reinterpret_cast<uint4*>(head + 1); }
 
     __device__ __forceinline__ uint4* slot(int block, int which) const {
         const int place = static_cast<int>((sequence_ - first_) % 2);

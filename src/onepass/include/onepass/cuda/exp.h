@@ -165,10 +165,17 @@ __device__ __forceinline__ typename ExpTable<V>::Compute power_between(const Anc
     using Table = ExpTable<V>;
     using C = typename Table::Compute;
     using Limits = ExpTable<C>;
-    const C n = static_cast<C>(to.magic) - static_cast<C>(from.magic);
+    using Bits = typename Limits::Bits;
     if (static_cast<C>(from.shift) != C(0) || static_cast<C>(to.shift) != C(0)) return C(0);
-    if (!(fabs(n) < C(Limits::kExponentBias))) return C(0);
-    const auto exponent = static_cast<typename Limits::Bits>(static_cast<int>(n) + Limits::kExponentBias);
+    Bits exponent;
+    if constexpr (Table::kRound != 0) {  // an integer in the low bits
+        exponent = __builtin_bit_cast(Bits, to.magic) - __builtin_bit_cast(Bits, from.magic) + Limits::kExponentBias;
+        if (exponent - 1 >= Bits(2 * Limits::kExponentBias - 1)) return C(0);
+    } else {
+        const C n = static_cast<C>(to.magic) - static_cast<C>(from.magic);
+        if (!(fabs(n) < C(Limits::kExponentBias))) return C(0);
+        exponent = static_cast<Bits>(static_cast<int>(n) + Limits::kExponentBias);
+    }
     return __builtin_bit_cast(C, exponent << Limits::kMantissaBits);
 }
 

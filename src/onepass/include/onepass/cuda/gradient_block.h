@@ -22,14 +22,14 @@ struct GradientBlock {
 template <class Op, class Dy, class Saved, class Dx, GradientBlock kShape>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     gradient_block(const __grid_constant__ GradientJob<3, kShape.axes + 1> job) {
-    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
+    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>, kShape.threads>;
     using C = typename Rows::C;
     using Reduce = BlockReduce<kShape.threads>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);
 
     const auto row = Rows::at(job, blockIdx.x);  // every block has one row
-    HeldBoth<Op, C, kShape.threads, kShape.packs, Rows::N, kShape.alignment, kShape.padded> held;
+    HeldBoth<Op, C, kShape.threads, kShape.packs, typename Rows::RowCut, kShape.padded> held;
     held.load(row, threadIdx.x);
     held.write(row, reduce(held.sum(), Add()), threadIdx.x);
 }

@@ -40,7 +40,7 @@ struct Section {
 template <class Op, class Dy, class Saved, class Dx, GradientBlockSmem kShape>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     gradient_block_smem(const __grid_constant__ GradientJob<3, kShape.axes + 1> job) {
-    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
+    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>, kShape.threads>;
     using C = typename Rows::C;
     using RowCut = typename Rows::RowCut;
     using Kept = KeptBoth<Dy, Saved, C, RowCut>;

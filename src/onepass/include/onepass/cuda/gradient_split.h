@@ -58,7 +58,7 @@ __device__ __forceinline__ Teams teams_for(int64 rows, const Team& team) {
 template <class Op, class Dy, class Saved, class Dx, GradientSplit kShape>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     gradient_split(const __grid_constant__ TeamJob<GradientJob<3, kShape.axes + 1>> job) {
-    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
+    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>, kShape.threads>;
     using C = typename Rows::C;
     using Kept = KeptBoth<Dy, Saved, C, typename Rows::RowCut>;
     using Others = TeamExchange<C, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         for (int64 r = place.team; r < job.rows; r = next) {
             exchange.begin_row();
             const auto slice = slice_of(r);
-            HeldBoth<Op, C, T, kShape.packs, N, kShape.alignment, true> held;
+            HeldBoth<Op, C, T, kShape.packs, typename Rows::RowCut, true> held;
             held.load(slice, threadIdx.x);
             held.write(slice, sum_of_row(r, held.sum()), threadIdx.x);
         }
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 template <class Op, class Dy, class Saved, class Dx, GradientSplit kShape>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     gradient_stream(const __grid_constant__ TeamJob<GradientJob<3, kShape.axes + 1>> job) {
-    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
+    using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>, kShape.threads>;
     using C = typename Rows::C;
     static_assert(kShape.cluster == 0);
     using Others = Exchange<C, kShape.threads, kShape.slots>;

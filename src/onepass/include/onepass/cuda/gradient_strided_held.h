@@ -43,18 +43,6 @@ struct PlainSums {
     }
 };
 
-// Pairs of 16 bits that are needed a second time: without this a compiler keeps what it has widened, in twice the
-// registers.
-template <class T, int N>
-__device__ __forceinline__ void stay_narrow(typename Pack<T, N>::Words& words) {
-    if constexpr (kInPairs<T, N>) {
-        auto pairs = __builtin_bit_cast(Pairs<N>, words);
-#pragma unroll
-        for (unsigned& pair : pairs.at) ptx::hide(pair);
-        words = __builtin_bit_cast(typename Pack<T, N>::Words, pairs);
-    }
-}
-
 template <GradientStridedHeld kShape>
 using GradientStridedJob = choose<kShape.cluster == 1, GradientJob<3, kShape.kept_axes + kShape.reduced_axes>,
                                   TeamJob<GradientJob<3, kShape.kept_axes + kShape.reduced_axes>>>;

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kShape.threads)
     gradient_warp(const __grid_constant__ GradientJob<3, kShape.axes + 1> job) {
     using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
     using C = typename Rows::C;
-    using Held = HeldBoth<Op, C, kShape.lanes, kShape.packs, Rows::N, kShape.alignment, kShape.padded>;
+    using Held = HeldBoth<Op, C, kShape.lanes, kShape.packs, typename Rows::RowCut, kShape.padded>;
     constexpr int R = kShape.rows;
     constexpr int kGroups = kShape.threads / kShape.lanes;
     const int lane = threadIdx.x % kShape.lanes;

@@ -11,10 +11,10 @@
 namespace onepass::cuda {
 
 // kThreads threads hold a row together. kPadded: the row need not fill all their packs.
-template <class C, int kThreads, int kPacks, int N, Alignment kAlignment, bool kPadded>
+template <class C, int kThreads, int kPacks, class RowCut, bool kPadded>
 class Held {
    public:
-    using RowCut = Cut<N, kAlignment>;
+    static constexpr int N = RowCut::kPack;
 
     // What the row does not fill keeps what it holds.
     template <class Reader>

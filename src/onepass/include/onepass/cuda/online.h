@@ -62,7 +62,7 @@ __device__ __forceinline__ Sum<C> anchored(Sum<C> sum, C max, const Exponential<
 // One block at least: told no number, ptxas spills to make room for another.
 template <class Op, class In, class Out, Online kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, 1) online(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
-    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using Reduce = BlockReduce<kShape.threads>;
     constexpr int T = kShape.threads;
     constexpr int N = kShape.pack;

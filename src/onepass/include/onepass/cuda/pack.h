@@ -90,6 +90,18 @@ __device__ __forceinline__ typename Pack<T, N>::Words narrow_words(const C (&val
     }
 }
 
+// Pairs of 16 bits that are needed a second time: without this a compiler keeps what it has widened, in twice the
+// registers.
+template <class T, int N>
+__device__ __forceinline__ void stay_narrow(typename Pack<T, N>::Words& words) {
+    if constexpr (kInPairs<T, N>) {
+        auto pairs = __builtin_bit_cast(Pairs<N>, words);
+#pragma unroll
+        for (unsigned& pair : pairs.at) ptx::hide(pair);
+        words = __builtin_bit_cast(typename Pack<T, N>::Words, pairs);
+    }
+}
+
 // ---- memory ----
 
 // Loads ask for nothing special: streamed past the caches (ld.global.cs), warps that follow each other through a row
@@ -115,7 +127,7 @@ __device__ __forceinline__ void store_pack(T* to, const C (&values)[N]) {
     const auto words = narrow_words<T>(values);
     auto* target = reinterpret_cast<typename P::Word*>(to);
 #pragma unroll
-    for (int i = 0; i < P::kWords; ++i) __stcs(target + i, words.at[i]);
+    for (int i = 0; i < P::kWords; ++i) ptx::store_word(target + i, words.at[i]);
 }
 
 // ---- shared memory, which has no cache hints ----
@@ -156,11 +168,24 @@ enum class Alignment {
     apart,   // not equally far: the result is wide, the input is read by element (the first cache joins the reads)
 };
 
-// A row of `length` elements, cut. Head and tail together are the edges: fewer than 2 N elements, numbered through.
-template <int N, Alignment kAlignment>
+// Where packs of N elements of type T begin, if so many threads share a row: at multiples of so many elements, a cache
+// line if the threads can take its edges, one each. A warp that stores 512 bytes from the middle of a line touches five
+// of them, and a sixteenth more sectors. H200, a copy by rows of 50257 float32: 1.084 of what an unbroken copy takes
+// with packs on their own boundaries, 1.052 on those of lines.
+template <class T, int N>
+constexpr int boundary_for(int threads) {
+    constexpr int kLineBytes = 128;
+    int boundary = N;
+    while (2 * boundary * static_cast<int>(sizeof(T)) <= kLineBytes && 2 * boundary + N - 2 <= threads) boundary *= 2;
+    return boundary;
+}
+
+// A row of `length` elements, cut: packs begin at a multiple of kBoundary elements. Head and tail together are the
+// edges, numbered through.
+template <int N, Alignment kAlignment, int kBoundary = N>
 struct Cut {
     static constexpr int kPack = N;
-    static constexpr int kMostEdges = kAlignment == Alignment::whole ? 0 : 2 * (N - 1);
+    static constexpr int kMostEdges = kAlignment == Alignment::whole ? 0 : kBoundary + N - 2;
 
     int64 packs;
     int head;
@@ -172,8 +197,8 @@ struct Cut {
         if constexpr (kMostEdges == 0) {
             return {length / N, 0, 0};
         } else {
-            const int past = static_cast<int>(reinterpret_cast<unsigned long long>(start) / sizeof(T) % N);
-            const int to_boundary = (N - past) % N;
+            const int past = static_cast<int>(reinterpret_cast<unsigned long long>(start) / sizeof(T) % kBoundary);
+            const int to_boundary = (kBoundary - past) % kBoundary;
             const int head = length < to_boundary ? static_cast<int>(length) : to_boundary;
             const int64 packs = (length - head) / N;
             return {packs, head, static_cast<int>(length - head - packs * N)};

@@ -23,69 +23,18 @@ __device__ __forceinline__ void for_constants(F&& f) {
     }
 }
 
-// A part is kPacks packs of each of kThreads threads.
-template <class Kept, class C, int kThreads, int kPacks, int kParts, class RowCut>
-class PartedSlice {
+// The places in shared memory of the packs that the threads of a block have of a slice, kBefore of each thread's packs
+// left out: those wait elsewhere. The packs of a thread are numbered from the first that has a place.
+template <class Kept, int kThreads, int kBefore, class RowCut>
+class Places {
    public:
     static constexpr int N = RowCut::kPack;
-    using Packs = HeldPacks<Kept, C, kPacks, N>;
 
-    __device__ __forceinline__ explicit PartedSlice(unsigned char* memory)
+    __device__ __forceinline__ explicit Places(unsigned char* memory)
         : kept_(reinterpret_cast<Kept*>(memory) + static_cast<int>(threadIdx.x) * N) {}
 
-    // Begins to bring a part, or brings it, where a functor or a conversion by element is in the way.
-    // `ptx::wait_for_copies` says when it is there.
-    template <int kPart, class Slice>
-    __device__ __forceinline__ void bring(const Slice& slice) const {
-        const Mine mine(slice.cut);
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            const int number = kPart * kPacks + k;
-            if (mine.has(number)) bring(slice.reader, mine.column(number), place(number));
-        }
-    }
-
-    template <int kPart>
-    __device__ __forceinline__ Packs load(const RowCut& cut) const {
-        const Mine mine(cut);
-        Packs packs;
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            packs.at[k] = packs.nothing();
-            if (mine.has(kPart * kPacks + k)) packs.at[k] = load_shared_words<N>(place(kPart * kPacks + k));
-        }
-        return packs;
-    }
-
-    // There is room for the packs that a slice has, not for whole parts.
-    template <int kPart>
-    __device__ __forceinline__ void keep(const Packs& packs, const RowCut& cut) const {
-        const Mine mine(cut);
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            if (mine.has(kPart * kPacks + k)) store_shared_words<N>(place(kPart * kPacks + k), packs.at[k]);
-        }
-    }
-
-    // Calls visit(column, values) for the packs that are there.
-    template <int kPart, class Visit>
-    __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
-        const Mine mine(cut);
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            if (mine.has(kPart * kPacks + k)) {
-                C values[N];
-                load_shared(place(kPart * kPacks + k), values);
-                visit(mine.column(kPart * kPacks + k), values);
-            }
-        }
-    }
-
-   private:
-    static constexpr int kBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
-
-    // This thread's packs of a slice, by their number among them. What depends on the thread is computed once: the rest
-    // of an address is a constant of the instruction.
+    // Of one slice. What depends on the thread is computed once: the rest of an address is a constant of the
+    // instruction.
     struct Mine {
         int64 first;  // column
         int left;     // packs of the slice from the first on
@@ -93,14 +42,19 @@ class PartedSlice {
         __device__ __forceinline__ explicit Mine(const RowCut& cut)
             : first(cut.pack_column(threadIdx.x)), left(static_cast<int>(cut.packs) - static_cast<int>(threadIdx.x)) {}
 
-        __device__ __forceinline__ bool has(int number) const { return number * kThreads < left; }
-        __device__ __forceinline__ int64 column(int number) const { return first + number * (kThreads * N); }
+        __device__ __forceinline__ bool has(int number) const { return (kBefore + number) * kThreads < left; }
+        __device__ __forceinline__ int64 column(int number) const {
+            return first + (kBefore + number) * (kThreads * N);
+        }
     };
 
-    __device__ __forceinline__ Kept* place(int number) const { return kept_ + number * (kThreads * N); }
+    __device__ __forceinline__ Kept* at(int number) const { return kept_ + number * (kThreads * N); }
 
-    template <class Reader>
-    static __device__ __forceinline__ void bring(const From<Reader>& reader, int64 column, Kept* to) {
+    // Begins to bring a pack to its place, or brings it, where a functor or a conversion by element is in the way.
+    // `ptx::wait_for_copies` says when it is there.
+    template <class C, class Reader>
+    __device__ __forceinline__ void bring(const From<Reader>& reader, int64 column, int number) const {
+        Kept* const to = at(number);
         if constexpr (Reader::kAsRead && kBytes >= 4) {
             const auto* const from = reinterpret_cast<const unsigned char*>(reader.whole.x + (reader.begin + column));
 #pragma unroll
@@ -114,7 +68,73 @@ class PartedSlice {
         }
     }
 
+   private:
+    static constexpr int kBytes = N * sizeof(Kept) < kAccessBytes ? N * sizeof(Kept) : kAccessBytes;
+
     Kept* const kept_;
+};
+
+// A part is kPacks packs of each of kThreads threads.
+template <class Kept, class C, int kThreads, int kPacks, int kParts, class RowCut>
+class PartedSlice {
+   public:
+    static constexpr int N = RowCut::kPack;
+    using Packs = HeldPacks<Kept, C, kPacks, N>;
+
+    __device__ __forceinline__ explicit PartedSlice(unsigned char* memory) : places_(memory) {}
+
+    // Begins to bring a part: as Places::bring.
+    template <int kPart, class Slice>
+    __device__ __forceinline__ void bring(const Slice& slice) const {
+        const Mine mine(slice.cut);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            const int number = kPart * kPacks + k;
+            if (mine.has(number)) places_.template bring<C>(slice.reader, mine.column(number), number);
+        }
+    }
+
+    template <int kPart>
+    __device__ __forceinline__ Packs load(const RowCut& cut) const {
+        const Mine mine(cut);
+        Packs packs;
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            packs.at[k] = packs.nothing();
+            if (mine.has(kPart * kPacks + k)) packs.at[k] = load_shared_words<N>(places_.at(kPart * kPacks + k));
+        }
+        return packs;
+    }
+
+    // There is room for the packs that a slice has, not for whole parts.
+    template <int kPart>
+    __device__ __forceinline__ void keep(const Packs& packs, const RowCut& cut) const {
+        const Mine mine(cut);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (mine.has(kPart * kPacks + k)) store_shared_words<N>(places_.at(kPart * kPacks + k), packs.at[k]);
+        }
+    }
+
+    // Calls visit(column, values) for the packs that are there.
+    template <int kPart, class Visit>
+    __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
+        const Mine mine(cut);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (mine.has(kPart * kPacks + k)) {
+                C values[N];
+                load_shared(places_.at(kPart * kPacks + k), values);
+                visit(mine.column(kPart * kPacks + k), values);
+            }
+        }
+    }
+
+   private:
+    using AllPlaces = Places<Kept, kThreads, 0, RowCut>;
+    using Mine = typename AllPlaces::Mine;
+
+    const AllPlaces places_;
 };
 
 }  // namespace onepass::cuda

@@ -9,14 +9,16 @@
 
 namespace onepass::cuda {
 
-// What a kernel for such rows has to know at compile time of how they are read and written.
-template <class Op, class In, class Out, int kAxes, int kPack, Alignment kAlignment, class Load, class Store>
+// What a kernel for such rows has to know at compile time of how they are read and written. kThreads: of a block that
+// has a row, or a part of one, to itself; 0: fewer do.
+template <class Op, class In, class Out, int kAxes, int kPack, Alignment kAlignment, class Load, class Store,
+          int kThreads = 0>
 struct Rows {
     static constexpr int N = kPack;
     static constexpr bool kMasked = kMasks<Load>;
     using C = Compute<In, Out>;
     using V = Precision<In, Out>;
-    using RowCut = Cut<N, kAlignment>;
+    using RowCut = Cut<N, kAlignment, boundary_for<choose<Op::kElementwise, Out, In>, N>(kThreads)>;
     using RowJob = Job<kAxes, Load, Store>;
 
     struct Row {

@@ -23,7 +23,7 @@ struct Reduction {
 template <class Op, class In, class Out, RowReduce kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads)
     warp_reduce(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
-    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.lanes>;
     constexpr int kGroups = kShape.threads / kShape.lanes;
     const int lane = threadIdx.x % kShape.lanes;
     const int group = threadIdx.x / kShape.lanes;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kShape.threads)
 template <class Op, class In, class Out, RowReduce kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads)
     block_reduce(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
-    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using Reduce = BlockReduce<kShape.threads>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     Reduce reduce(scratch);

@@ -84,6 +84,12 @@ struct HeldPacks {
         return wide;
     }
 
+    // Between passes: pairs of 16 bits are not kept widened.
+    __device__ __forceinline__ void stay_narrow() {
+#pragma unroll
+        for (Words& pack : at) cuda::stay_narrow<Kept, N>(pack);
+    }
+
     // Calls visit(values) for every pack, also for those that hold nothing. kKeep: what it makes of them takes their
     // place.
     template <bool kKeep, class Visit>

@@ -68,12 +68,17 @@ struct MergeTotals {
 
     static __device__ __forceinline__ C to_row(C part_max, const Exponential<V>& row) {
         if (part_max == -kInfinity<C>) return C(0);
-        const auto part = exponential_of_part(part_max);
-        if constexpr (!Op::kExact) {
+        if constexpr (Op::kExact) {
+            return row(part_max) * C(ExpTable<V>::kUnbias);  // the exponential of the part's own maximum is 1
+        } else {
+            const auto part = exponential_of_part(part_max);
             const C power = power_between(part.anchor, row.anchor);
             if (power != C(0)) return power;
+            // A quotient to 1 ULP; a division would be twice the code, five times in a kernel.
+            const C dividend = row(part_max), divisor = part(part_max), inverse = reciprocal(divisor);
+            const C quotient = dividend * inverse;
+            return fma(fma(-quotient, divisor, dividend), inverse, quotient);
         }
-        return row(part_max) / part(part_max);
     }
 
     // The total of states, relative to `max`, which is that of all of them at least.
@@ -104,6 +109,15 @@ struct MergeTotals {
         return max;
     }
 
+    template <int kLanes, int kApart>
+    static __device__ __forceinline__ C max_of_lanes(C max) {
+        if constexpr (kApart == 1) {
+            return all_max_lanes<kLanes>(max);
+        } else {
+            return all_reduce_lanes<kLanes, kApart>(max, Max());
+        }
+    }
+
     // Of the parts that one thread has.
     template <int kParts>
     static __device__ __forceinline__ State of_parts(const State (&parts)[kParts]) {
@@ -124,14 +138,14 @@ struct MergeTotals {
     // Of every kApart-th of a group of kLanes neighbours.
     template <int kLanes, int kApart = 1>
     static __device__ __forceinline__ State of_lanes(const State& mine) {
-        const C max = all_reduce_lanes<kLanes, kApart>(mine.max, Max());
+        const C max = max_of_lanes<kLanes, kApart>(mine.max);
         const State states[1] = {mine};
         return sum_over_lanes<kApart, kLanes>(relative_to(max, exponential_of_part(max), states));
     }
 
     template <int kSlots>
     __device__ __forceinline__ State operator()(const State (&states)[kSlots]) const {
-        const C max = all_reduce_lanes<kWarpLanes>(max_of(states), Max());
+        const C max = max_of_lanes<kWarpLanes, 1>(max_of(states));
         return sum_over_lanes<1>(relative_to(max, exponential_of<Op, V, kMasked>(max), states));
     }
 
@@ -160,7 +174,7 @@ __device__ __forceinline__ void begin_in_turn(const TeamPlace& place, int64 rows
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     split(const __grid_constant__ TeamJob<Job<kShape.axes, Load, Store>> job) {
-    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using C = typename Rows::C;
     using Kept = choose<kSame<Load, Direct>, In, C>;
     using Totals = MergeTotals<Op, typename Rows::V, Rows::kMasked>;
@@ -287,7 +301,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     stream(const __grid_constant__ TeamJob<Job<kShape.axes, Load, Store>> job) {
-    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using C = typename Rows::C;
     using V = typename Rows::V;
     using Totals = MergeTotals<Op, V, Rows::kMasked>;
@@ -324,7 +338,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
 template <class Op, class In, class Out, Split kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     split_reduce(const __grid_constant__ TeamJob<Job<kShape.axes, Load, Store>> job) {
-    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Reduction, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using C = typename Rows::C;
     using State = typename Op::template State<C>;
     using Others = TeamExchange<State, kShape.threads, kShape.slots, kShape.cluster, kShape.handed>;

@@ -20,7 +20,7 @@ struct ThreePass {
 template <class Op, class In, class Out, ThreePass kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads)
     three_pass(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
-    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
     using C = typename Rows::C;
     using Reduce = BlockReduce<kShape.threads>;
     constexpr int T = kShape.threads;

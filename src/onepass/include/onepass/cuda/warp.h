@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
     const int64 first = (static_cast<int64>(blockIdx.x) * kGroups + group) * R;
     if (kShape.lanes == kWarpLanes && first >= job.rows) return;
     typename Rows::Row row[R];
-    Held<C, kShape.lanes, kShape.packs, kShape.pack, kShape.alignment, kShape.padded> held[R];
+    Held<C, kShape.lanes, kShape.packs, typename Rows::RowCut, kShape.padded> held[R];
     C max[R];
     Exponential<typename Rows::V, Op::kExact> exponential[R];
     Sum<C> sum[R];

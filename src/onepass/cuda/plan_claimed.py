@@ -1,0 +1,127 @@
+"""The plan in which blocks claim the slices of rows as they are ready for them, and slices wait in registers and in
+shared memory: for rows of megabytes, of which both kinds of memory hold half as much again as either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .kernel_plan import Choice, CudaPlan, Team, Tuning, build, line_packs
+from .team_cut import Registers, room, whole_lines
+from .thresholds import (
+    CLAIMED_EDGE_REGISTERS,
+    CLAIMED_LOG_HALVES_BYTES,
+    CLAIMED_ROW_BYTES,
+    CLAIMED_SLICES,
+    CLAIMED_WAVES,
+    EACH_READS_SLICES,
+    FEWEST_CLAIMED_BYTES,
+    LONGEST_ROW_BYTES,
+    MOST_CLAIMED_BESIDE_EDGE,
+    OTHER_CLAIMED_REGISTERS,
+    ceil_div,
+)
+
+# What the counter of claims.h holds, beside a last claim of each block.
+_MOST_SLICES = (1 << 32) - (1 << 20)
+
+
+@dataclass(frozen=True)
+class ClaimedCut:
+    """A row, cut into slices."""
+
+    row_packs: int
+    slices: int
+    threads: int  # of a block
+    resident: int  # blocks that a multiprocessor must have room for
+    held: int  # packs of a slice that a thread has in registers
+    waiting: int  # and in shared memory
+    shared_bytes: int
+
+    @property
+    def sentence(self) -> str:
+        where = f"{self.held} packs a thread in registers"
+        if self.waiting:
+            where += f" and {self.waiting} in shared memory"
+        return f"cut into {self.slices} slices that blocks claim as they are ready for them, {where}: read once"
+
+
+def claims_pay(choice: Choice, pack: int, alignment: str) -> bool:
+    """Whether rows are as long, and as many, that claiming slices is faster than anything else."""
+    if choice.tuning != Tuning() or not choice.elementwise or choice.registers_per_element > 1:
+        return False
+    size, row_bytes = choice.kept_size, choice.problem.length * choice.kept_size
+    whole = alignment == "whole"
+    if row_bytes < (CLAIMED_ROW_BYTES[size] if whole else FEWEST_CLAIMED_BYTES):
+        return False
+    if choice.problem.op == "log_softmax" and size == 2 and row_bytes < CLAIMED_LOG_HALVES_BYTES:
+        return False
+    cut = cut_claimed(choice, pack, alignment)
+    if cut is None:
+        return False
+    # Slices for each block that is at work at once.
+    waves = choice.problem.rows * cut.slices / (cut.resident * choice.device.multiprocessors)
+    return waves > 1 if not whole or row_bytes >= LONGEST_ROW_BYTES else waves >= CLAIMED_WAVES[size]
+
+
+def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) -> CudaPlan:
+    """The plan; refused with a reason where the GPU does not hold a row."""
+    cut = cut_claimed(choice, pack, alignment)
+    rows = choice.problem.rows
+    if cut is None:
+        bytes_of_row = choice.problem.length * choice.kept_size
+        raise choice.refuse(f"a row of {bytes_of_row} bytes does not fit the slices of as many blocks as are at work")
+    if rows * cut.slices > _MOST_SLICES:
+        raise choice.refuse(f"blocks claim up to {_MOST_SLICES} slices, and there are {rows * cut.slices}")
+    choice.why.append(cut.sentence)
+    slice_packs = whole_lines(ceil_div(cut.row_packs, cut.slices), min(line_packs(choice, pack), cut.threads))
+    return build(
+        choice,
+        "split",
+        "split_claimed.h",
+        "split_claimed",
+        "SplitClaimed",
+        {
+            "axes": len(choice.kept_axes),
+            "threads": cut.threads,
+            "resident": cut.resident,
+            "packs": cut.held,
+            "waiting": cut.waiting,
+            "each_reads": cut.slices <= EACH_READS_SLICES,
+            "pack": pack,
+            "alignment": alignment,
+        },
+        threads=cut.threads,
+        shared_bytes=cut.shared_bytes,
+        units=rows,
+        units_per_block=1,
+        axes=choice.kept_axes,
+        reads=1,
+        team=Team(cut.slices, slice_packs, 16 * ceil_div(state_bytes, 8)),
+    )
+
+
+def cut_claimed(choice: Choice, pack: int, alignment: str) -> ClaimedCut | None:
+    """A row, cut; None if the blocks that are at work at once do not hold it."""
+    device, tuning, size = choice.device, choice.tuning, choice.kept_size
+    most = CLAIMED_SLICES[size]
+    threads = tuning.threads or most.threads
+    held = tuning.held or max(1, most.held // pack)
+    # Of 16 bits two elements share a register while they wait.
+    of_a_pack = max(1, pack * size // 4)
+    others = OTHER_CLAIMED_REGISTERS[size]
+    if alignment != "whole" and held * of_a_pack > MOST_CLAIMED_BESIDE_EDGE:
+        others += CLAIMED_EDGE_REGISTERS
+    fit = min(device.max_threads // threads, Registers(of_a_pack, held, others).blocks(device, threads, held))
+    resident = min(tuning.resident or most.resident, fit)
+    if resident < 1:
+        return None
+    pack_bytes = threads * pack * size  # of a pack of each thread
+    waiting = min(most.waiting // pack if tuning.kept is None else tuning.kept, room(choice, resident) // pack_bytes)
+    row_packs = max(1, choice.problem.length // pack)
+    slices = tuning.blocks or ceil_div(row_packs, threads * (held + waiting))
+    of_a_thread = ceil_div(ceil_div(row_packs, slices), threads)
+    waiting = max(0, of_a_thread - held)
+    # One block of a row has a thread for the state of each slice.
+    if slices > min(resident * device.multiprocessors, threads) or waiting * pack_bytes > room(choice, resident):
+        return None
+    return ClaimedCut(row_packs, slices, threads, resident, min(held, of_a_thread), waiting, waiting * pack_bytes)

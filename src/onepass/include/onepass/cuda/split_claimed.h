@@ -1,0 +1,169 @@
+// A row is handled by several blocks that claim its slices as they are ready for them (claims.h). A slice waits in both
+// kinds of memory that a multiprocessor has: the first packs of every thread in its registers, the others in shared
+// memory. So half as much again of the input is on the chip as either could hold, and that is what rows of megabytes
+// wait for: a slice has to wait for the slowest of its row, and for its total, while memory brings others.
+//
+// x is read once, y written once. All loads of a slice are under way at a time; the next slice is asked for when this
+// one has been written.
+#pragma once
+
+#include "claims.h"
+#include "split.h"
+
+namespace onepass::cuda {
+
+struct SplitClaimed {
+    int axes;         // kept axes of the job
+    int threads;      // of a block
+    int resident;     // blocks that a multiprocessor must have room for
+    int packs;        // of a slice that a thread holds in registers
+    int waiting;      // and has in shared memory
+    bool each_reads;  // the states of all slices of its row
+    int pack;         // elements per access
+    Alignment alignment;
+};
+
+// The packs of a slice that wait in shared memory: kPacks of each thread, after kHeld that wait in its registers.
+template <class Kept, class C, int kThreads, int kHeld, int kPacks, class RowCut>
+class WaitingPacks {
+   public:
+    static constexpr int N = RowCut::kPack;
+
+    __device__ __forceinline__ explicit WaitingPacks(unsigned char* memory) : places_(memory) {}
+
+    // Begins to bring them: as Places::bring.
+    template <class Slice>
+    __device__ __forceinline__ void bring(const Slice& slice) const {
+        const Mine mine(slice.cut);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (mine.has(k)) places_.template bring<C>(slice.reader, mine.column(k), k);
+        }
+        ptx::end_group();
+    }
+
+    // Waits for them, and finds their maximum. Who has none does not wait: without that branch, which is never taken
+    // but in the last slice of a row, ptxas moves the loads of what waits in registers behind the wait, and half of a
+    // slice comes when the other half is there.
+    __device__ __forceinline__ void arrive(PackMax<Kept, C>& max, const RowCut& cut) const {
+        const Mine mine(cut);
+        if (kPacks == 0 || !mine.has(0)) return;
+        ptx::wait_for_copies<0>();
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (mine.has(k)) max.template push<N>(load_shared_words<N>(places_.at(k)));
+        }
+    }
+
+    // Calls visit(values) for each that is there; kKeep: what it makes of them takes their place. Not unrolled
+    // altogether: each turn is a hundred instructions.
+    template <bool kKeep, class Visit>
+    __device__ __forceinline__ void for_all(const RowCut& cut, Visit&& visit) const {
+        const Mine mine(cut);
+#pragma unroll kTurns
+        for (int k = 0; k < kPacks; ++k) {
+            if (!mine.has(k)) break;
+            C values[N];
+            load_shared(places_.at(k), values);
+            visit(values);
+            if constexpr (kKeep) store_shared(places_.at(k), values);
+        }
+    }
+
+    // Calls visit(column, values) for each that is there.
+    template <class Visit>
+    __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
+        const Mine mine(cut);
+#pragma unroll kTurns
+        for (int k = 0; k < kPacks; ++k) {
+            if (!mine.has(k)) break;
+            C values[N];
+            load_shared(places_.at(k), values);
+            visit(mine.column(k), values);
+        }
+    }
+
+   private:
+    static constexpr int kTurns = 4;
+    using AllPlaces = Places<Kept, kThreads, kHeld, RowCut>;
+    using Mine = typename AllPlaces::Mine;
+
+    const AllPlaces places_;
+};
+
+template <class Op, class In, class Out, SplitClaimed kShape, class Load = Direct, class Store = Direct>
+__global__ void __launch_bounds__(kShape.threads, kShape.resident)
+    split_claimed(const __grid_constant__ TeamJob<Job<kShape.axes, Load, Store>> job) {
+    using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store, kShape.threads>;
+    using C = typename Rows::C;
+    using V = typename Rows::V;
+    using Kept = choose<kSame<Load, Direct>, In, C>;
+    using Totals = MergeTotals<Op, V, Rows::kMasked>;
+    using Others = ClaimExchange<typename Totals::State, kShape.threads, kShape.each_reads>;
+    using Held = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut>;
+    using Waiting = WaitingPacks<Kept, C, kShape.threads, kShape.packs, kShape.waiting, typename Rows::RowCut>;
+    // The exponentials wait in the slice's place, each thread's relative to the maximum of its own elements.
+    constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
+    ONEPASS_SHARED(typename Others::Scratch, scratch);
+    ONEPASS_DYNAMIC_SHARED(memory);
+    Others exchange(job, job.rows, scratch);
+    const Waiting waiting(memory);
+    const auto blocks = static_cast<unsigned>(job.blocks);
+    unsigned leaving = 0;
+
+    unsigned claimed = blockIdx.x;
+    for (; claimed < exchange.slices(); claimed = exchange.claim()) {
+        const unsigned r = claimed / blocks, rank = claimed - r * blocks;
+        const auto slice = Slice<Rows>::at(job, r, job, rank);
+        auto held = Held::of(slice);
+        waiting.bring(slice);
+        PackMax<Kept, C> of_held, of_waiting;
+        held.packs.push_to(of_held);
+        held.edge.push_to(of_held);
+        C max = of_held.value();
+        waiting.arrive(of_waiting, slice.cut);
+        max = Max()(max, of_waiting.value());
+
+        const auto for_all = [&]<int kKeeps>(Constant<kKeeps>, const auto& visit) {
+            held.packs.stay_narrow();
+            held.packs.template for_all<(kKeeps > 0)>(visit);
+            held.edge.template for_all<(kKeeps > 0)>(visit);
+            waiting.template for_all<(kKeeps > 0)>(slice.cut, visit);
+        };
+        const auto own = Totals::template exponential_of_part<kKeep>(max, [&](auto f) {
+            for_all(Constant<1>(), [&](auto& values) {
+#pragma unroll
+                for (C& x : values) x = f(x);
+            });
+        });
+        auto sum = Sum<C>::identity();
+        for_all(Constant<kKeep ? 1 : 0>(), [&](auto& values) {
+#pragma unroll
+            for (C& x : values) x = own(x);
+            add_to<Op, V>(sum, sum_of(values));
+        });
+        const auto total =
+            exchange(claimed, r, static_cast<int>(rank), Totals::pack(max, sum), Totals::identity(), Totals());
+        leaving = exchange.leave();
+
+        const auto row = Rows::exponential_of(total.max);
+        const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
+        const auto write_by = [&](const auto& to_result) {
+            const auto write = [&](int64 column, auto& values) {
+                write_results(slice.writer, column, values, to_result);
+            };
+            held.packs.stay_narrow();
+            held.for_present(slice.cut, write);
+            waiting.for_present(slice.cut, write);
+        };
+        if constexpr (kKeep) {
+            const C to_row = Totals::to_row(max, row);
+            write_by([&](C e) { return result.normalize(e * to_row); });
+        } else {
+            write_by(result);
+        }
+    }
+    exchange.left(leaving, claimed);
+}
+
+}  // namespace onepass::cuda
