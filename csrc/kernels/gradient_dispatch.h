@@ -22,15 +22,18 @@ inline bool all_are(const Job& job, DType type) {
     return job.in == type && job.out == type && (job.op == Op::logsumexp_backward || job.second == type);
 }
 
-// One dtype throughout: kernels read and write it. Several: all are converted in cache-sized pieces.
+// One dtype throughout: kernels read and write it, if they are compiled for it. Several: all are converted in
+// cache-sized pieces.
 template <template <class> class Kernels>
 inline void run_gradient_typed(const Job& job, const Addresses& in, void* y) {
 #if defined(__AVX512BF16__)
     Kernels<bfloat16>(job, in, y).run();
 #else
     if (any_is(job, DType::f64)) return Kernels<double>(job, in, y).run();
-    if (all_are(job, DType::f16)) return Kernels<half>(job, in, y).run();
-    if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
+    if constexpr (!kFewKernels) {
+        if (all_are(job, DType::f16)) return Kernels<half>(job, in, y).run();
+        if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
+    }
     Kernels<float>(job, in, y).run();
 #endif
 }

@@ -77,7 +77,7 @@ class GradientRows {
 
     template <class RowOp>
     void run_range(std::int64_t begin, std::int64_t end) const {
-        if (job_.algorithm == Algorithm::registers) {
+        if (job_.algorithm == Algorithm::registers && (!kFewKernels || direct())) {
             return GradientShortRows<T, RowOp>(job_).run(begin, end, [this](std::int64_t r) { return row(r); });
         }
         if constexpr (RowOp::kSums) {

@@ -50,7 +50,7 @@ class Rows {
     std::int64_t chunks() const { return (job_.length + job_.chunk - 1) / job_.chunk; }
 
     void run_range(std::int64_t begin, std::int64_t end) {
-        if (job_.algorithm == Algorithm::registers) {
+        if (job_.algorithm == Algorithm::registers && (!kFewKernels || (input_.direct() && output_.direct()))) {
             ShortRows<T>(job_, x_, y_).run(begin, end);
         } else if (job_.op == Op::softmax) {
             elementwise<true>(begin, end);

@@ -36,6 +36,14 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
+// An instruction set that is there for the engine to run at all: 16-bit types have no kernels of their own there, their
+// elements are converted on the way, as where input and result are of two types. Half of the time to compile it.
+#if defined(__x86_64__) && !defined(__AVX2__)
+constexpr bool kFewKernels = true;
+#else
+constexpr bool kFewKernels = false;
+#endif
+
 // Bits are unsigned: those of a power of two that is thrown away afterwards may overflow.
 template <class C>
 struct Lanes;
