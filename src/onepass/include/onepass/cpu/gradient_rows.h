@@ -117,8 +117,7 @@ class GradientRows {
             const double sum = pipelined<RowOp>(y, dy, ready, carry);
             ready = {y, dy, reinterpret_cast<T*>(r.y), job_.length, sum};
         }
-        write_ready<RowOp>(ready, carry).finish();
-        carry.flush();
+        write_alone<RowOp>(ready, job_.nontemporal, carry);
     }
 
     // A row whose results can be written.
@@ -130,10 +129,15 @@ class GradientRows {
         double sum = 0;
     };
     template <class RowOp>
-    ONEPASS_INLINE auto write_ready(const Ready& ready, Carry& carry) const {
+    ONEPASS_INLINE auto write_ready(const Ready& ready, bool past_cache, Carry& carry) const {
         using Source = GradientOf<T, RowOp>;
-        return Emitter<T, Source>(ready.dx, ready.n, job_.nontemporal, {ready.y, ready.dy, op_of<RowOp>(ready.sum)},
-                                  &carry);
+        return Emitter<T, Source>(ready.dx, ready.n, past_cache, {ready.y, ready.dy, op_of<RowOp>(ready.sum)}, &carry);
+    }
+
+    template <class RowOp>
+    ONEPASS_APART void write_alone(const Ready& ready, bool past_cache, Carry& carry) const {
+        write_ready<RowOp>(ready, past_cache, carry).finish();
+        carry.flush();
     }
 
     // Fetches what four vectors at p will be followed by; the processor itself stops looking ahead at the end of a
@@ -143,7 +147,7 @@ class GradientRows {
     // The sum of a row, taking along the results of the one before. What is under way is made in here (rows.h).
     template <class RowOp>
     ONEPASS_APART double pipelined(const T* y, const T* dy, const Ready& ready, Carry& carry) const {
-        auto writer = write_ready<RowOp>(ready, carry);
+        auto writer = write_ready<RowOp>(ready, job_.nontemporal, carry);
         const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
             ahead(y + i);
             ahead(dy + i);
@@ -154,14 +158,17 @@ class GradientRows {
         return sum;
     }
 
-    // A row that is gathered, converted or scattered on the way.
+    // A row that is gathered, converted or scattered on the way: by the same code, with nothing beside it.
     template <class RowOp>
-    ONEPASS_APART void staged_row(const Row& r) const {
+    void staged_row(const Row& r) const {
         const std::int64_t n = job_.length;
         const T* y = read_x(r, 0, n);
         const T* dy = read_second(r, 0, n);
-        const auto op = op_of<RowOp>(gradient_sum<RowOp::kOfProducts>(y, dy, n, Nothing{}));
-        write(r, 0, n, GradientOf<T, RowOp>{y, dy, op});
+        T* dx = output_.target(r.y, 0, output_.direct() ? nullptr : scratch_of<T>(Scratch::output, n));
+        Carry carry;
+        const double sum = pipelined<RowOp>(y, dy, {}, carry);
+        write_alone<RowOp>({y, dy, dx, n, sum}, job_.nontemporal && output_.direct(), carry);
+        output_.write_back(r.y, 0, n, dx);
     }
 
     const T* read_x(const Row& r, std::int64_t begin, std::int64_t n) const {

@@ -67,7 +67,8 @@ class GradientShortRows : RowBatches<T> {
             T* y = reinterpret_cast<T*>(row.y);
 #pragma GCC unroll 8
             for (int i = 0; i < kVectors; ++i) {
-                past_cache ? stream(y + i * W, op(x[i], d[i])) : store(y + i * W, op(x[i], d[i]));
+                const V dx = op(x[i], d[i]);
+                past_cache ? stream(y + i * W, dx) : store(y + i * W, dx);
             }
         }
     }

@@ -181,7 +181,9 @@ class ShortRows : RowBatches<T> {
 
     // The same relative to each row's maximum.
     ONEPASS_APART Seen exponentials_of_any(const Batch& b, C* e, double (&sum)[W]) const {
-        const auto anchors = anchor_at(tops(b), false);
+        alignas(kCacheLine) C top[W];
+        find_tops(b, top);
+        const auto anchors = anchor_at(load(top), false);
         V part[W];
         Seen seen;
         for (int r = 0; r < b.count; ++r) {
@@ -211,11 +213,11 @@ class ShortRows : RowBatches<T> {
     }
 
     // The maximum of every row, NaN left out.
-    ONEPASS_INLINE V tops(const Batch& b) const {
+    ONEPASS_APART void find_tops(const Batch& b, C (&top)[W]) const {
         V part[W];
         for (int r = 0; r < b.count; ++r) part[r] = top_of(b.x[r]);
         repeat_first(b, part);
-        return maxima_across(part);
+        store(top, maxima_across(part));
     }
     ONEPASS_INLINE V top_of(const T* x) const {
         V top = -kInfinity<C>;
@@ -254,6 +256,12 @@ class ShortRows : RowBatches<T> {
             sums.tops[r] = exponential.tops(n_);
         }
     }
+    ONEPASS_APART void add_all_below(const Batch& b, const C (&top)[W], SumsBelow& sums) const {
+        for (int r = 0; r < b.count; ++r) {
+            fetch(b, r);
+            add_below(b, r, top[r], sums);
+        }
+    }
     // After all rows: sums.sum.
     void finish_below(const Batch& b, SumsBelow& sums) const {
         if constexpr (sizeof(C) == 8) {
@@ -275,10 +283,19 @@ class ShortRows : RowBatches<T> {
         V part[W];
         Batch three[3];
         for (int i = 0; i < 2; ++i) {
-            take(three[i], begin + i * W, end);
-            if (three[i].count > 0) store(top[i], tops(three[i]));
+            // In variables of its own: what a call has had the address of is read again after every store.
+            Batch batch;
+            take(batch, begin + i * W, end);
+            three[i] = batch;
+            if (batch.count == 0) continue;
+            alignas(kCacheLine) C found[W];
+            find_tops(batch, found);
+            store(top[i], load(found));
+            if (i > 0) continue;
+            SumsBelow below;
+            add_all_below(batch, found, below);
+            sums = below;
         }
-        for (int r = 0; r < three[0].count; ++r) add_below(three[0], r, top[0][r], sums);
         for (std::int64_t first = begin, i = 0; first < end; first += W, ++i) {
             const Batch& now = three[i % 3];
             const Batch& next = three[(i + 1) % 3];
@@ -311,12 +328,9 @@ class ShortRows : RowBatches<T> {
 
     void logsumexp(const Batch& b) const {
         alignas(kCacheLine) C top[W];
-        store(top, tops(b));
+        find_tops(b, top);
         SumsBelow sums;
-        for (int r = 0; r < b.count; ++r) {
-            fetch(b, r);
-            add_below(b, r, top[r], sums);
-        }
+        add_all_below(b, top, sums);
         finish_below(b, sums);
         double (&sum)[W] = sums.sum;
         for (int r = 0; r < b.count; ++r) {

@@ -191,6 +191,7 @@ struct WideSum<double> {
 // Work done beside a pass, once per four vectors: fetching what comes next, writing what is ready.
 struct Nothing {
     ONEPASS_INLINE void operator()(std::int64_t) const {}
+    ONEPASS_INLINE void rows(std::int64_t, std::int64_t) const {}
 };
 
 // Fetches a span as long as the one that is visited into the second-level cache.
@@ -271,7 +272,7 @@ inline bool is_infinite(T m) {
 
 // kExact: relative to the maximum itself, for a logarithm.
 template <bool kExact, class T, class C = Compute<T>>
-inline Partial state_of(const T* x, std::int64_t n, const T* next) {
+ONEPASS_APART Partial state_of(const T* x, std::int64_t n, const T* next) {
     C* const none = nullptr;
     if constexpr (!kExact) {
         const auto anchor = usual_anchor<C>();
@@ -515,8 +516,10 @@ class Emitter {
     // Four vectors that have to be looked at one by one. Not a member: for the sake of a call with `this` all of it
     // would be in memory.
     ONEPASS_APART static void put_any(T* y, std::int64_t i, bool past_cache, Source value) {
+#pragma GCC unroll 1
         for (int k = 0; k < 4; ++k) {
-            past_cache ? stream(y + i + k * W, value(i + k * W)) : store(y + i + k * W, value(i + k * W));
+            const Vec<Compute<T>> result = value(i + k * W);
+            past_cache ? stream(y + i + k * W, result) : store(y + i + k * W, result);
         }
     }
     // The next `count` results: a head or a tail.
