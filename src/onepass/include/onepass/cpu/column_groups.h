@@ -18,14 +18,14 @@ ONEPASS_INLINE void unrolled(Body&& body) {
     }(std::make_integer_sequence<int, kCount>{});
 }
 
-// Calls visit.operator()<vectors>(column, lanes) for kMost vectors of columns at a time, then for fewer, then for one
-// of which only so many lanes are columns.
-template <class C, int kMost, class Visit>
+// Calls visit.operator()<vectors>(column, lanes) for kMost vectors of columns at a time, then for kFewer, then for half
+// of those and so on, at last for one of which only so many lanes are columns.
+template <class C, int kMost, int kFewer = kMost / 2, class Visit>
 ONEPASS_INLINE void each_group(int width, Visit&& visit, int j = 0) {
     constexpr int W = kLanes<C>;
     if constexpr (kMost > 1) {
         for (; j + kMost * W <= width; j += kMost * W) visit.template operator()<kMost>(j, W);
-        each_group<C, kMost / 2>(width, visit, j);
+        each_group<C, kFewer>(width, visit, j);
     } else {
         for (; j < width; j += W) visit.template operator()<1>(j, width - j < W ? width - j : W);
     }

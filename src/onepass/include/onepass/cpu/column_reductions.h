@@ -49,16 +49,15 @@ ONEPASS_INLINE void sum_columns(const ColumnSpan<T>& span, int lanes, bool mean,
             for (int k = 0; k < kVectors; ++k) total[k].add(sum[k]);
         }
     }
+    alignas(kCacheLine) double all[kVectors][kLanes<C>];
+    for (int k = 0; k < kVectors; ++k) total[k].store_lanes(all[k]);
+    alignas(kCacheLine) C rounded[kVectors][kLanes<C>];
+    const double parts = mean ? static_cast<double>(span.rows) : 1.0;
+#pragma GCC unroll 1
     for (int k = 0; k < kVectors; ++k) {
-        alignas(kCacheLine) double all[kLanes<C>];
-        total[k].store_lanes(all);
-        if (mean) {
-            for (double& a : all) a /= static_cast<double>(span.rows);
-        }
-        alignas(kCacheLine) C rounded[kLanes<C>];
-        for (int i = 0; i < kLanes<C>; ++i) rounded[i] = static_cast<C>(all[i]);
-        result[k] = load(rounded);
+        for (int i = 0; i < kLanes<C>; ++i) rounded[k][i] = static_cast<C>(all[k][i] / parts);
     }
+    for (int k = 0; k < kVectors; ++k) result[k] = load(rounded[k]);
 }
 
 // kSign = 1: the maxima of kVectors vectors of columns, -1: the minima. Returns false if there is a NaN.
@@ -80,6 +79,7 @@ struct ColumnReduction {
     using C = Compute<T>;
     static constexpr int W = kLanes<C>;
     static constexpr int kMost = kVectorBytes == 64 ? 16 : 8;  // half of the registers
+    static constexpr int kFew = 4;                             // enough that an addition is not waited for
 
     Op op;
     ColumnSpan<T> span;
@@ -91,7 +91,7 @@ struct ColumnReduction {
         bool done = true;
         int j = 0;
         for (; j + kMost * W <= width; j += kMost * W) done &= group<kMost>(j, W);
-        return done && rest<kMost / 2>(j);
+        return done && rest<kFew>(j);
     }
 
    private:
@@ -100,9 +100,6 @@ struct ColumnReduction {
     bool rest(int j) const {
         if (j == width) return true;
         bool done = true;
-        if constexpr (kVectors > 4) {
-            if (width < kVectors * W) return rest<kVectors / 2>(j);
-        }
         if (width < kVectors * W) {
             for (; j < width; j += W) done &= group<1>(j, width - j < W ? width - j : W);
             return done;

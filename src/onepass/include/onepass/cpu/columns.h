@@ -80,10 +80,6 @@ struct GroupSum<false> {
     }
 };
 
-// Whether exponentials are kept: where to, or a null pointer.
-template <class Keep>
-constexpr bool kKeeps = !std::is_null_pointer_v<Keep>;
-
 template <class T>
 class TileInPlace {
     using C = Compute<T>;
@@ -102,7 +98,7 @@ class TileInPlace {
         const std::int64_t rows = at_once(end - begin);
         for (std::int64_t first = begin; first < end; first += rows) {
             const std::int64_t stop = first + rows < end ? first + rows : end;
-            each_group<C, kGroup>(width_, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+            each_group<C, kGroup, 2>(width_, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 V top[kCount];
                 for (int k = 0; k < kCount; ++k) top[k] = load(c.max + j + k * W);
                 for (std::int64_t d = first; d < stop; ++d) {
@@ -116,18 +112,20 @@ class TileInPlace {
         }
     }
 
-    // c.total: the columns' sums of exponentials, over rows [begin, end); exponential(v, column) turns an array of
-    // vectors into theirs. beside(d) is work to do next to row d.
-    template <bool kExact, class Keep, class Exponential, class Beside>
-    ONEPASS_INLINE void add_up(std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
-                               Exponential&& exponential, Beside&& beside) const {
+    // c.total: the columns' sums of exponentials, over rows [begin, end), kMost vectors of them at once;
+    // exponential(v, column) turns an array of vectors into theirs. beside(d) is work to do next to row d, of narrower
+    // tiles before some of them.
+    template <bool kExact, int kMost, class Exponential, class Beside>
+    ONEPASS_INLINE void add_up(std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep, Exponential&& exponential,
+                               Beside&& beside) const {
         using Sum = GroupSum<kExact>;
         const std::int64_t rows = at_once(kBlock);
         Least<C> least;
         for (std::int64_t first = begin; first < end; first += rows) {
             const std::int64_t stop = first + rows < end ? first + rows : end;
             if ((first - begin) % kBlock == 0) Sum::begin_block(c, padded_);
-            each_group<C, kExact ? kGroup / 2 : kGroup>(width_, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+            if (width_ < kMost * W) beside.rows(first, stop);
+            each_group<C, kMost, (kMost > 2 ? 2 : 1)>(width_, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 constexpr int kFew = kCount < kTogether ? kCount : kTogether;
                 Sum sum[kCount];
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k].load_from(c, j + k * W); });
@@ -141,14 +139,16 @@ class TileInPlace {
                         });
                         exponential(e, j + kFirst * W);
                         unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {
-                            if constexpr (kKeeps<Keep>) {
-                                store(keep + (d - begin) * padded_ + j + (kFirst + k) * W, e[k]);
+                            if constexpr (!kExact) {
+                                if (keep) store(keep + (d - begin) * padded_ + j + (kFirst + k) * W, e[k]);
+                                least.add(e[k]);
                             }
-                            if constexpr (!kExact) least.add(e[k]);
                             sum[kFirst + k].add(e[k]);
                         });
                     });
-                    if (j == 0) beside(d);
+                    if constexpr (kCount == kMost) {
+                        if (j == 0) beside(d);
+                    }
                 }
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k].store_to(c, j + k * W); });
             });

@@ -106,6 +106,25 @@ class GradientTiles : TileGrid<T> {
         if (RowOp::kSums && second_direct_) fetch(u.second, &Axis::z_stride, d, width);
     }
 
+    // What is done next to each row of a tile: the results of the one before are written. Of one type also where there
+    // is none (tiles.h).
+    template <class RowOp>
+    struct Beside {
+        const GradientTiles& tiles;
+        const Unit* ready = nullptr;
+        const GradientColumns<RowOp, C>* columns = nullptr;
+
+        ONEPASS_INLINE void operator()(std::int64_t d) const {
+            if (!ready) return;
+            tiles.fetch_edges(ready->y, ready->width, d + kAhead);
+            tiles.write_row(*ready, d, *columns);
+        }
+        // Rows [begin, end), where the code of the row is not wanted once more.
+        ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
+            for (std::int64_t d = begin; d < end; ++d) (*this)(d);
+        }
+    };
+
     // ---- sums ----
 
     ONEPASS_INLINE static void add_to_total(GradientSums<C>& s, int j, V v, V lost) {
@@ -139,9 +158,9 @@ class GradientTiles : TileGrid<T> {
 
     // Adds up tile rows that lie in memory as they are read, a group of columns and a few rows at a time, with the sums
     // in registers. Returns which row is the first that does not.
-    template <class RowOp, class Beside>
+    template <class RowOp>
     ONEPASS_INLINE std::int64_t add_rows_in_place(const Unit& u, std::int64_t begin, std::int64_t end,
-                                                  GradientSums<C>& s, Beside&& beside) const {
+                                                  GradientSums<C>& s, const Beside<RowOp>& beside) const {
         if (!second_direct_ || (RowOp::kOfProducts && !x_direct_)) return begin;
         const std::int64_t whole = row_width(u.width, end - 1) == u.width ? end : end - 1;  // packed, the last is not
         const std::int64_t rows = u.width <= kGroup * W ? kBlock : kFewRows;
@@ -150,7 +169,8 @@ class GradientTiles : TileGrid<T> {
         const T* const dy = reinterpret_cast<const T*>(u.second);
         for (std::int64_t first = begin; first < whole; first += rows) {
             const std::int64_t stop = first + rows < whole ? first + rows : whole;
-            each_group<C, kGroup>(u.width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+            if (u.width < kGroup * W) beside.rows(first, stop);
+            each_group<C, kGroup, 2>(u.width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 V sum[kCount];
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k] = load(s.sum + j + k * W); });
                 for (std::int64_t d = first; d < stop; ++d) {
@@ -163,7 +183,9 @@ class GradientTiles : TileGrid<T> {
                             sum[k] = sum[k] + v;
                         }
                     });
-                    if (j == 0) beside(d);
+                    if constexpr (kCount == Grid::kGroup) {
+                        if (j == 0) beside(d);
+                    }
                 }
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { store(s.sum + j + k * W, sum[k]); });
             });
@@ -171,10 +193,11 @@ class GradientTiles : TileGrid<T> {
         return whole;
     }
 
-    // s.total: the sums of tile rows [begin, end), one per column. beside(d) is work to do next to row d.
-    template <class RowOp, class Beside>
+    // s.total: the sums of tile rows [begin, end), one per column. beside(d) is work to do next to row d, of narrow
+    // tiles before some of them.
+    template <class RowOp>
     ONEPASS_APART void add_up(const Unit& u, std::int64_t begin, std::int64_t end, GradientSums<C>& s,
-                              Beside&& beside) const {
+                              const Beside<RowOp>& beside) const {
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) s.total[j] = s.lost[j] = 0;
         for (std::int64_t block = begin; block < end; block += kBlock) {
@@ -197,13 +220,13 @@ class GradientTiles : TileGrid<T> {
     static double lost(const GradientSums<C>& s, std::int64_t j) { return s.lost[j] == s.lost[j] ? s.lost[j] : 0; }
 
     // After all of a tile: each column's sum in s.total.
-    void finish_totals(const Unit& u, GradientSums<C>& s) const {
+    ONEPASS_APART void finish_totals(const Unit& u, GradientSums<C>& s) const {
         for (int j = 0; j < padded(u.width); ++j) s.total[j] += lost(s, j);
         fold(s.total, [](double a, double b) { return a + b; });
     }
 
     // After a chunk of it: the sums with what they have lost, which rounded in here would be an error of each chunk.
-    void partial_sums(const Unit& u, const GradientSums<C>& s, Partial* partial) const {
+    ONEPASS_APART void partial_sums(const Unit& u, const GradientSums<C>& s, Partial* partial) const {
         for (int j = 0; j < distinct(u.width); ++j) {
             partial[j] = empty_partial(Op::sum);
             for (std::int64_t i = j; i < (packed_ ? width_ : j + 1); i += inner_) {
@@ -215,12 +238,12 @@ class GradientTiles : TileGrid<T> {
     // ---- results ----
 
     template <class RowOp>
-    void set_columns(const Unit& u, const double* total, GradientColumns<RowOp, C>& columns) const {
+    ONEPASS_APART void set_columns(const Unit& u, const double* total, GradientColumns<RowOp, C>& columns) const {
         for (int j = 0; j < u.width; ++j) RowOp::set(columns.k[0] + j, kMostColumns, total[j]);
     }
     // Of values that are read once for each column.
     template <class RowOp>
-    void read_columns(const Unit& u, GradientColumns<RowOp, C>& columns) const {
+    ONEPASS_APART void read_columns(const Unit& u, GradientColumns<RowOp, C>& columns) const {
         const int count = distinct(u.width);
         for (int j = 0; j < count; ++j) {
             RowOp::set(columns.k[0] + j, kMostColumns,
@@ -345,16 +368,12 @@ class GradientTiles : TileGrid<T> {
         Unit ready{};
         for (std::int64_t i = begin; i < end; ++i) {
             const Unit u = unit(i);
-            add_up<RowOp>(u, 0, tile_rows(), sums, [&](std::int64_t d) ONEPASS_INLINE_BODY {
-                if (i == begin) return;
-                Grid::fetch_edges(ready.y, ready.width, d + kAhead);
-                write_row(ready, d, columns);
-            });
+            add_up<RowOp>(u, 0, tile_rows(), sums, {*this, i == begin ? nullptr : &ready, &columns});
             finish_totals(u, sums);
             set_columns(u, sums.total, columns);
             ready = u;
         }
-        for (std::int64_t d = 0; d < tile_rows(); ++d) write_row(ready, d, columns);
+        Beside<RowOp>{*this, &ready, &columns}.rows(0, tile_rows());
     }
 
     template <class RowOp>
@@ -366,7 +385,7 @@ class GradientTiles : TileGrid<T> {
         const int count = distinct(u.width);
         for (int j = 0; j < count; ++j) total[j] = empty_partial(Op::sum);
         for (std::int64_t k = 0; k < chunks(); ++k) {
-            add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, Nothing{});
+            add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, {*this});
             partial_sums(u, sums, part);
             for (int j = 0; j < count; ++j) merge(Op::sum, total[j], part[j]);
         }
@@ -408,7 +427,7 @@ class GradientTiles : TileGrid<T> {
             for (std::int64_t i = begin; i < end; ++i) {
                 const std::int64_t k = i % chunks();
                 const Unit u = unit(i / chunks());
-                add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, Nothing{});
+                add_up<RowOp>(u, k * chunk_rows(), chunk_end(k), sums, {*this});
                 partial_sums(u, sums, part + i * kMostColumns);
             }
         };

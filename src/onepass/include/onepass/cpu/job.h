@@ -12,6 +12,13 @@
 // What is away from the hot loop, and would otherwise be compiled again wherever it is called.
 #define ONEPASS_APART __attribute__((noinline))
 
+// What is mostly a hot loop, and would otherwise be compiled again for arguments that are constant in a call.
+#if defined(__clang__)
+#define ONEPASS_ONCE __attribute__((noinline))
+#else
+#define ONEPASS_ONCE __attribute__((noinline, noclone))
+#endif
+
 namespace onepass {
 
 enum class DType : std::uint8_t { f32, f64, f16, bf16 };

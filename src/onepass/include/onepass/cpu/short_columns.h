@@ -102,7 +102,7 @@ class ShortColumns {
         alignas(kCacheLine) double sum[kCount * W];
         const bool usual = softmax_if_usual<kCount>(x, j, lanes, e, sum);
         alignas(kCacheLine) C scale[kCount * W], scale_low[kCount * W];
-        if (!usual) softmax_of_any<kCount>(x, j, lanes, e, sum);
+        if (!usual) softmax_of_any(x, j, kCount, lanes, e, sum);
         reciprocals(sum, kCount * W, scale, scale_low);
         write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
             return scaled(P(load(e + (d * kCount + k) * W)), P(load(scale + k * W)), P(load(scale_low + k * W)));
@@ -136,19 +136,18 @@ class ShortColumns {
     }
 
     // The same relative to each column's maximum. Of an infinite maximum all is NaN.
-    template <int kCount>
-    ONEPASS_APART void softmax_of_any(ShortRowsOf<const T> x, int j, int lanes, C* e, double* sums) const {
-        for (int k = 0; k < kCount; ++k) {
+    ONEPASS_APART void softmax_of_any(ShortRowsOf<const T> x, int j, int count, int lanes, C* e, double* sums) const {
+        for (int k = 0; k < count; ++k) {
             V max_of = -kInfinity<C>;
             for (std::int64_t d = 0; d < rows; ++d) {
-                max_of = max(vector_of<kCount, T>(x.row(d) + j, k, lanes, -kInfinity<C>), max_of);
+                max_of = max(vector_of<1, T>(x.row(d) + j + k * W, 0, lanes, -kInfinity<C>), max_of);
             }
             const V finite = where_not_above(abs(max_of), V(kLargest<C>), max_of, V(C(0)));
             const auto anchor = anchor_at(finite, false);
             ColumnSum<C> sum;
             for (std::int64_t d = 0; d < rows; ++d) {
-                const V v = exp_of<T>(vector_of<kCount, T>(x.row(d) + j, k, lanes, -kInfinity<C>), anchor);
-                store(e + (d * kCount + k) * W, v);
+                const V v = exp_of<T>(vector_of<1, T>(x.row(d) + j + k * W, 0, lanes, -kInfinity<C>), anchor);
+                store(e + (d * count + k) * W, v);
                 sum.add(v);
             }
             sum.store_lanes(sums + k * W);

@@ -106,32 +106,58 @@ class Tiles : TileGrid<T> {
 
     // ---- the state of rows [begin, end) of a tile, one Partial per column ----
 
-    // Fills c.max, the anchors and c.total; `keep`, if not a null pointer, receives the exponentials, `padded` per row.
-    // beside(d) is work to do next to row d.
-    template <bool kExact, class Keep, class Beside>
-    void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
-                      Beside&& beside) const {
+    // What is done next to each row of a tile: of the next tile the same row is fetched, of the one before the results
+    // are written. Of one type also where there is neither: what adds up exponentials is most of the code, and compiled
+    // once.
+    template <bool kSoftmax>
+    struct Beside {
+        const Tiles& tiles;
+        const Unit* next = nullptr;
+        const Unit* ready = nullptr;
+        const Columns<C>* columns = nullptr;
+        const C* kept = nullptr;
+
+        ONEPASS_INLINE void operator()(std::int64_t d) const {
+            if (next) tiles.fetch(*next, d, next->width);
+            if (!ready) return;
+            tiles.fetch_edges(ready->y, ready->width, d + kAhead);
+            if constexpr (kSoftmax) {
+                tiles.write_row_from_kept(*ready, d, kept + d * padded(ready->width), *columns);
+            } else {
+                tiles.write_log_row(*ready, d, *columns);
+            }
+        }
+        // Rows [begin, end), where the code of the row is not wanted once more.
+        ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
+            for (std::int64_t d = begin; d < end; ++d) (*this)(d);
+        }
+    };
+
+    // Fills c.max, the anchors and c.total; `keep`, if not a null pointer, receives the exponentials of a softmax,
+    // `padded` per row. kExact: relative to the maxima themselves, for logarithms; nothing is kept then.
+    template <bool kExact>
+    void exponentials(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                      const Beside<!kExact>& beside) const {
         if constexpr (kExact) {
             exponentials_of_any<true>(u, begin, end, c, keep, beside);
         } else if (row_width(u, begin) >= W &&
                    !may_be_usual(load(read(u, begin, row_width(u, begin), input_buffer())))) {
-            for (std::int64_t d = begin; d < end; ++d) beside(d);
+            beside.rows(begin, end);
             exponentials_of_any<false>(u, begin, end, c, keep, Nothing{});
         } else if (!exponentials_if_usual(u, begin, end, c, keep, beside)) {
             exponentials_of_any<false>(u, begin, end, c, keep, Nothing{});
         }
     }
 
-    template <class Keep, class Beside>
-    bool exponentials_if_usual(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
-                               Beside&& beside) const {
+    ONEPASS_ONCE bool exponentials_if_usual(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                                            const Beside<true>& beside) const {
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
         const auto exponential = [&](auto& v, int) ONEPASS_INLINE_BODY {
             for (const V& each : v) top = max(each, top);
             exp_all_of<T>(v, anchor);
         };
-        add_up<false>(u, begin, end, c, keep, exponential, beside);
+        add_up<false, Grid::kGroup>(u, begin, end, c, keep, exponential, beside);
         if (!are_usual(top, c.total, distinct(u))) return false;
         for (int j = 0; j < padded(u.width); j += W) {
             store(c.max + j, V(C(0)));
@@ -141,9 +167,30 @@ class Tiles : TileGrid<T> {
         return true;
     }
 
-    template <bool kExact, class Keep, class Beside>
-    ONEPASS_APART void exponentials_of_any(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
-                                           Keep keep, Beside&& beside) const {
+    template <bool kExact, class Next>
+    ONEPASS_ONCE void exponentials_of_any(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                                          const Next& beside) const {
+        find_anchors(u, begin, end, c, kExact);
+        const auto zero = anchor_at(V(C(0)), true);
+        const auto exponential = [&](auto& v, int j) ONEPASS_INLINE_BODY {
+            for (V& each : v) {
+                each = each - load(c.shift + j);
+                // Relative to the maximum itself, all that columns differ in is that.
+                if constexpr (!kExact) {
+                    each = exp_of<T>(each, Anchor<V, false>{V(C(0)), load(c.floor + j), load(c.magic + j)});
+                }
+                j += W;
+            }
+            if constexpr (kExact) exp_all_of<T>(v, Anchor<V, false>{zero.shift, zero.floor, zero.magic});
+        };
+        // Softmax comes here only with unusual numbers: in small groups.
+        add_up<kExact, kExact ? Grid::kGroup / 2 : 1>(u, begin, end, c, keep, exponential, beside);
+        mend_infinities(u, begin, end, c);
+    }
+
+    // The columns' maxima, c.max, and what exponentials relative to them begin with.
+    ONEPASS_APART void find_anchors(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
+                                    bool exact) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
@@ -158,31 +205,17 @@ class Tiles : TileGrid<T> {
         fold(c.max, [](C a, C b) { return b > a ? b : a; });
         for (int j = 0; j < width; j += W) {
             V m = load(c.max + j);
-            const auto anchor = anchor_at(where_not_above(abs(m), V(kLargest<C>), m, V(C(0))), kExact);
+            const auto anchor = anchor_at(where_not_above(abs(m), V(kLargest<C>), m, V(C(0))), exact);
             store(c.shift + j, anchor.shift);
             store(c.floor + j, anchor.floor);
             store(c.magic + j, anchor.magic);
         }
-        const auto zero = anchor_at(V(C(0)), true);
-        const auto exponential = [&](auto& v, int j) ONEPASS_INLINE_BODY {
-            for (V& each : v) {
-                each = each - load(c.shift + j);
-                // Relative to the maximum itself, all that columns differ in is that.
-                if constexpr (!kExact) {
-                    each = exp_of<T>(each, Anchor<V, false>{V(C(0)), load(c.floor + j), load(c.magic + j)});
-                }
-                j += W;
-            }
-            if constexpr (kExact) exp_all_of<T>(v, Anchor<V, false>{zero.shift, zero.floor, zero.magic});
-        };
-        add_up<kExact>(u, begin, end, c, keep, exponential, beside);
-        mend_infinities(u, begin, end, c);
     }
 
     // c.total: the columns' sums of exponentials.
-    template <bool kExact, class Keep, class Exponential, class Beside>
-    ONEPASS_INLINE void add_up(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Keep keep,
-                               Exponential&& exponential, Beside&& beside) const {
+    template <bool kExact, int kGroup, class Exponential, class Next>
+    ONEPASS_INLINE void add_up(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
+                               Exponential&& exponential, const Next& beside) const {
         // In float64 throughout, or without loss: a lane adds up a whole column, and a logarithm shows what float32
         // loses (1.3 ULP instead of 1.1, even if no more than four are added up before they go to float64).
         constexpr bool kDirect = kExact || sizeof(C) == 8;
@@ -191,7 +224,7 @@ class Tiles : TileGrid<T> {
         clear_totals(c, width);
         c.least = Least<C>::unknown();
         if constexpr (sizeof(C) == 4) {
-            if (in_place()) return tile(u).template add_up<kExact>(begin, end, c, keep, exponential, beside);
+            if (in_place()) return tile(u).template add_up<kExact, kGroup>(begin, end, c, keep, exponential, beside);
         }
         for (std::int64_t block = begin; block < end; block += kBlock) {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
@@ -200,7 +233,7 @@ class Tiles : TileGrid<T> {
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
                     V e[1] = {v};
                     exponential(e, j);
-                    if constexpr (kKeeps<Keep>) store(keep + (d - begin) * width + j, e[0]);
+                    if (!kExact && keep) store(keep + (d - begin) * width + j, e[0]);
                     if constexpr (kDirect) {
                         add_to_total(c, j, e[0]);
                     } else {
@@ -241,7 +274,7 @@ class Tiles : TileGrid<T> {
     }
 
     // Columns whose maximum is infinite: their sum is 1 for +inf and 0 for -inf, NaN if there was a NaN.
-    void mend_infinities(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
+    ONEPASS_APART void mend_infinities(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
         T* buffer = input_buffer();
         for (int j = 0; j < u.width; ++j) {
             if (!is_infinite(c.max[j])) continue;
@@ -262,8 +295,13 @@ class Tiles : TileGrid<T> {
     }
 
     template <bool kExact>
-    void states(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
-        exponentials<kExact>(u, begin, end, c, nullptr, Nothing{});
+    ONEPASS_APART void states(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
+                              Partial* partial) const {
+        if constexpr (kExact) {
+            exponentials_of_any<true>(u, begin, end, c, nullptr, Nothing{});
+        } else {
+            exponentials<false>(u, begin, end, c, nullptr, {*this});
+        }
         for (int j = 0; j < distinct(u); ++j) {
             const bool infinite = is_infinite(c.max[j]);
             partial[j] = {infinite ? static_cast<double>(c.max[j]) : log_of_anchor<C>(c.shift[j], c.magic[j]),
@@ -271,7 +309,8 @@ class Tiles : TileGrid<T> {
         }
     }
 
-    void sums(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
+    ONEPASS_APART void sums(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
+                            Partial* partial) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         clear_totals(c, width);
@@ -301,7 +340,8 @@ class Tiles : TileGrid<T> {
     }
 
     template <int kSign>
-    void extremes(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, Partial* partial) const {
+    ONEPASS_APART void extremes(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
+                                Partial* partial) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kSign * kInfinity<C>;
@@ -442,35 +482,24 @@ class Tiles : TileGrid<T> {
             keep[0] = scratch_of<C>(Scratch::values, 2 * size);
             keep[1] = keep[0] + size;
         }
-        const auto write = [&](const Unit& ready, std::int64_t i, std::int64_t d) ONEPASS_INLINE_BODY {
-            if constexpr (kSoftmax) {
-                const C* kept = keep[i & 1] + d * padded(ready.width);
-                write_row_from_kept(ready, d, kept, columns[i & 1]);
-            } else {
-                write_log_row(ready, d, columns[i & 1]);
-            }
-        };
+        const auto kept_of = [&](std::int64_t i) { return kSoftmax ? keep[i & 1] : nullptr; };
         Unit ready{}, u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
             Columns<C>& c = columns[i & 1];
             const Unit next = i + 1 < end ? unit(i + 1) : u;
-            const auto beside = [&](std::int64_t d) ONEPASS_INLINE_BODY {
-                fetch(next, d, next.width);
-                if (i == begin) return;
-                Grid::fetch_edges(ready.y, ready.width, d + kAhead);
-                write(ready, i - 1, d);
-            };
+            const Beside<kSoftmax> beside{*this, &next, i == begin ? nullptr : &ready, &columns[(i + 1) & 1],
+                                          kept_of(i + 1)};
+            exponentials<!kSoftmax>(u, 0, tile_rows(), c, kept_of(i), beside);
             if constexpr (kSoftmax) {
-                exponentials<false>(u, 0, tile_rows(), c, keep[i & 1], beside);
                 prepare_scales(u, c);
             } else {
-                exponentials<true>(u, 0, tile_rows(), c, nullptr, beside);
                 prepare_lse(u, c);
             }
             ready = u;
             u = next;
         }
-        for (std::int64_t d = 0; d < tile_rows(); ++d) write(ready, end - 1, d);
+        const Beside<kSoftmax> last{*this, nullptr, &ready, &columns[(end - 1) & 1], kept_of(end - 1)};
+        last.rows(0, tile_rows());
     }
 
     static void prepare_scales(const Unit& u, Columns<C>& c) {
