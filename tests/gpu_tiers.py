@@ -52,6 +52,11 @@ def launches():
         for staged, parts in ((False, None), (True, 1)):
             tuning = Tuning(blocks=8, threads=128, staged=staged, handed=False, parts=parts)
             cases.append(launch("cluster", op, Layout((40, 40001)), dtype, algorithm="cluster", tuning=tuning))
+    for dtype, op in (("float32", "softmax"), ("bfloat16", "softmax"), ("float32", "log_softmax")):
+        for rows, blocks in ((80, 9), (40, 18), (3, 9)):  # every block reads states, one for all does, no block claims
+            tuning = Tuning(handed=True, blocks=blocks, held=1)
+            odd = Layout((rows, 70001), past=(1, 1))
+            cases.append(launch("claimed", op, odd, dtype, algorithm="split", tuning=tuning))
     for parts in (4, 7):
         tuning = Tuning(blocks=5, staged=True, parts=parts)
         cases.append(launch("split", "softmax", Layout((5, 70001)), algorithm="split", tuning=tuning))

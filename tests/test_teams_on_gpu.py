@@ -20,6 +20,8 @@ CASES = {
     "few rows": ((8, 300000), "softmax", "split"),
     "few odd rows": ((7, 200003), "log_softmax", "split"),
     "as many rows as are on the chip at once, and more": ((70, 600001), "softmax", "split"),
+    "slices that blocks claim as they are ready": ((70, 600001), "log_softmax", "split"),
+    "whole rows, and longer": ((40, 1 << 20), "softmax", "split"),
     "a cluster for each row, in registers": ((210, 20001), "softmax", "cluster"),
     "rows that clusters take as they are ready for them": ((100, 128256), "log_softmax", "cluster"),
     "rows in shared memory": ((20, 1 << 20), "log_softmax", "split"),
@@ -104,6 +106,36 @@ def test_clusters(torch, name, dtype):
         assert torch.equal(run(x), first)
 
 
+# Rows and columns, and what the claims are told: one block reads the states for all, or each does.
+CLAIMS = {
+    "as the planner cuts it": ((100, 400001), {}),
+    "whole rows": ((40, 1 << 20), {}),
+    "many small slices": ((60, 100003), {"threads": 128, "blocks": 100, "held": 1}),
+    "few slices": ((300, 50257), {"blocks": 3}),
+    "as many slices as blocks": ((3, 300001), {"blocks": 40}),
+    "in registers": ((90, 128256), {"kept": 0, "held": 4}),
+    "large blocks": ((70, 300000), {"threads": 512, "held": 4}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("name", CLAIMS)
+def test_claimed_slices(torch, name, op, dtype):
+    shape, told = CLAIMS[name]
+    x = to_gpu(random_array(shape, dtype, sigma=3))
+    y = torch.full_like(x, float("nan"))
+    run = prepare(op, x, out=y, algorithm="split", tuning=Tuning(handed=True, **told))
+    assert run.plan.claims and run.plan.team == told.get("blocks", run.plan.team)
+    run(x, y)
+    assert _engine.last_algorithm() == "split"
+    expected = getattr(reference, op)(to_host(x), -1, dtype=np.longdouble)
+    assert max_ulp(to_host(y), expected, floor=FLOORS[op]) <= LIMITS[op, dtype]
+    first, again = y.clone(), torch.full_like(y, float("nan"))
+    for _ in range(100):
+        assert torch.equal(run(x, again), first)
+
+
 @pytest.mark.parametrize("algorithm", ["split", "stream", "cluster"])
 def test_in_place(torch, algorithm):
     x = to_gpu(random_array((3, 300001), "float32", sigma=3))
@@ -125,7 +157,9 @@ def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
             assert torch.equal(getattr(onepass, op)(x, dim=dim), first), (shape, op)
 
 
-@pytest.mark.parametrize(("rows", "length", "algorithm"), [(1, 1 << 20, "split"), (100, 128256, "cluster")])
+@pytest.mark.parametrize(
+    ("rows", "length", "algorithm"), [(1, 1 << 20, "split"), (70, 400001, "split"), (100, 128256, "cluster")]
+)
 def test_two_streams_at_once(torch, rows, length, algorithm):
     """Launches that each want the whole GPU take turns, and share nothing: no state, no count of rows."""
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -143,7 +177,7 @@ def test_two_streams_at_once(torch, rows, length, algorithm):
         assert all(torch.equal(y, right) for y in results)
 
 
-@pytest.mark.parametrize("shape", [(1, 1 << 20), (100, 128256)])
+@pytest.mark.parametrize("shape", [(1, 1 << 20), (70, 400001), (100, 128256)])
 def test_graphs_captured_on_one_stream_replayed_on_two(torch, shape):
     xs = [torch.randn(shape, device="cuda") for _ in range(2)]
     expected = [onepass.softmax(x) for x in xs]

@@ -147,6 +147,30 @@ def _gradients() -> list[GpuCell]:
     return cells
 
 
+def _long() -> list[GpuCell]:
+    odd, megabytes = "rows off the boundaries of packs", "rows of megabytes"
+    both = f"{megabytes}, off those boundaries"
+    return [
+        GpuCell("long", "softmax", shape, why, dtype=dtype, peers=_PLANE_PEERS)
+        for dtype, shape, why in (
+            ("float32", (4096, 50257), odd),
+            ("float32", (4096, 128257), odd),
+            ("bfloat16", (4096, 40001), odd),
+            ("bfloat16", (4096, 50257), odd),
+            ("bfloat16", (4096, 128257), odd),
+            ("float32", (64, 524289), both),
+            ("float32", (128, 1000003), both),
+            ("float32", (128, 2097153), both),
+            ("bfloat16", (128, 1000003), both),
+            ("float32", (512, 524288), megabytes),
+            ("float32", (256, 1048576), megabytes),
+            ("float32", (8, 4194304), megabytes),
+            ("bfloat16", (128, 2097152), megabytes),
+            ("bfloat16", (32, 8388608), megabytes),
+        )
+    ]
+
+
 def _plane() -> list[GpuCell]:
     return [
         GpuCell(f"plane_{dtype}", "softmax", (rows, columns), "rows x columns", dtype=dtype, peers=_PLANE_PEERS)
@@ -207,6 +231,7 @@ def _registry() -> tuple[GpuCell, ...]:
         ((8192, 262144), "bfloat16", "4 GiB of rows that none holds"),
     ):
         cells.append(GpuCell("rows", "softmax", shape, why, dtype=dtype))
+    cells += _long()
     cells += _gradients()
     # What torch.compile costs the host is in no table of ours.
     others = tuple(name for name in OTHERS if name != "torch.compile")

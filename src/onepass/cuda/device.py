@@ -21,11 +21,20 @@ class Device:
     bandwidth_is: str  # "measured" or "modelled"
 
     @property
+    def major(self) -> int:
+        """Of the compute capability."""
+        return int(self.architecture.rstrip("af")[:-1])
+
+    @property
     def most_clustered(self) -> int:
         """Blocks that a cluster may have; 1 before clusters. More than 8, which is what every later GPU takes, are not
         portable: those of data centres take 16."""
-        major = int(self.architecture.rstrip("af")[:-1])
-        return 1 if major < 9 else 16 if major in (9, 10) else 8
+        return 1 if self.major < 9 else 16 if self.major in (9, 10) else 8
+
+    @property
+    def copies_go_on(self) -> bool:
+        """Whether copies into shared memory go on while the thread does."""
+        return self.major >= 8
 
 
 # An H200 copies at 0.892 of the bandwidth that its memory is sold with; so it is modelled for the others.

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .kernel_plan import Choice, CudaPlan, Team, Tuning, build, line_packs
-from .team_cut import Registers, room, whole_lines
+from .team_cut import Registers, extra_registers, room, whole_lines
 from .thresholds import (
+    ACCESS_BYTES,
     CLAIMED_EDGE_REGISTERS,
     CLAIMED_LOG_HALVES_BYTES,
     CLAIMED_ROW_BYTES,
@@ -48,6 +49,8 @@ class ClaimedCut:
 def claims_pay(choice: Choice, pack: int, alignment: str) -> bool:
     """Whether rows are as long, and as many, that claiming slices is faster than anything else."""
     if choice.tuning != Tuning() or not choice.elementwise or choice.registers_per_element > 1:
+        return False
+    if not choice.device.copies_go_on:
         return False
     size, row_bytes = choice.kept_size, choice.problem.length * choice.kept_size
     whole = alignment == "whole"
@@ -105,11 +108,13 @@ def cut_claimed(choice: Choice, pack: int, alignment: str) -> ClaimedCut | None:
     device, tuning, size = choice.device, choice.tuning, choice.kept_size
     most = CLAIMED_SLICES[size]
     threads = tuning.threads or most.threads
-    held = tuning.held or max(1, most.held // pack)
+    # Half as many where ptxas takes more registers for the rest: a few more do not help, it spills up to twice as many.
+    held = tuning.held or max(1, most.held // pack // (2 if extra_registers(device) else 1))
     # Of 16 bits two elements share a register while they wait.
     of_a_pack = max(1, pack * size // 4)
     others = OTHER_CLAIMED_REGISTERS[size]
-    if alignment != "whole" and held * of_a_pack > MOST_CLAIMED_BESIDE_EDGE:
+    beside_edge = alignment != "whole" and held * of_a_pack > MOST_CLAIMED_BESIDE_EDGE
+    if beside_edge or (alignment == "apart" and pack * size > ACCESS_BYTES):
         others += CLAIMED_EDGE_REGISTERS
     fit = min(device.max_threads // threads, Registers(of_a_pack, held, others).blocks(device, threads, held))
     resident = min(tuning.resident or most.resident, fit)

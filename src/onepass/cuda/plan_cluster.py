@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..problem import REDUCTIONS
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
 from .plan_split import build_split, part_packs, split_registers, state_bytes
-from .team_cut import TeamCut, does_not_fit, most_resident
+from .team_cut import TeamCut, does_not_fit, extra_registers, most_resident
 from .thresholds import (
     BLOCK_LENGTH,
     CLUSTER_BLOCKS_PER_MULTIPROCESSOR,
@@ -212,6 +212,9 @@ def plan_cluster(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         of_a_thread = _HANDED_REGISTERS if cut.handed else _LOG_REGISTERS if choice.problem.op == "log_softmax" else 64
         of_a_thread *= choice.registers_per_element if alignment == "apart" else 1
         cut = replace(cut, resident=min(cut.resident, choice.device.registers // (of_a_thread * cut.threads)))
+    elif cut.parts and choice.registers_per_element == 1:
+        of_a_thread = 64 + extra_registers(choice.device)
+        cut = replace(cut, resident=min(cut.resident, choice.device.registers // (of_a_thread * cut.threads)))
     if not choice.elementwise:
         return build_split(
             choice, "cluster", "split_reduce" if choice.problem.op in REDUCTIONS else "stream", pack, alignment, cut
@@ -266,9 +269,10 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int, blocks: 
     if tuning.staged is False or (tuning.staged is None and held):
         if not held:
             return None
+        others = registers.others + extra_registers(device) * (1 if alignment == "whole" else 2)
         if of_a_thread > _MOST_PACKS_BESIDE_EDGE:
-            others = _EDGE_REGISTERS if alignment != "whole" else _MANY_PACKS_REGISTERS
-            registers = replace(registers, others=registers.others + others)
+            others += _EDGE_REGISTERS if alignment != "whole" else _MANY_PACKS_REGISTERS
+        registers = replace(registers, others=others)
         resident = min(registers.blocks(device, threads, of_a_thread), tuning.resident or device.max_threads // threads)
         return TeamCut(packs, blocks, threads, max(1, resident), of_a_thread, clustered=True)
     shared_bytes = of_a_thread * threads * pack * choice.kept_size

@@ -14,6 +14,7 @@ from .team_cut import (
     cut_staged,
     cut_streamed,
     does_not_fit,
+    extra_registers,
     few_rows,
     idle,
     room,
@@ -42,6 +43,8 @@ SPLIT_ALGORITHMS = ("split", "stream")
 # Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill. __launch_bounds__ holds the compiler to it.
 _OTHER_REGISTERS = {1: 32, 2: 96}
+# Parts of a slice of float64 on sm_100 and later.
+_MOST_WIDE_PARTS = 6
 # And an edge, beside more of a slice than that.
 _EDGE_REGISTERS = 8
 _MOST_BESIDE_EDGE = 24
@@ -139,6 +142,8 @@ def _most_packs(choice: Choice, pack: int, threads: int, resident: int) -> int:
     """Packs of a row that a thread has in shared memory, if so many blocks are on a multiprocessor: whole parts."""
     packs = room(choice, resident) // (threads * pack * choice.kept_size)
     part = part_packs(choice, pack)
+    if choice.registers_per_element == 2 and extra_registers(choice.device):
+        packs = min(packs, _MOST_WIDE_PARTS * part)
     return max(1, packs - packs % part if packs > part else packs)
 
 

@@ -97,6 +97,11 @@ class Registers:
         return device.registers // (of_a_thread * threads)
 
 
+def extra_registers(device: Device) -> int:
+    """What ptxas takes more of a thread's registers for sm_100 and later: with less, kernels spill a few bytes."""
+    return 8 if device.major >= 10 else 0
+
+
 def cut_held(choice: Choice, packs: int, registers: Registers) -> TeamCut | None:
     """A row whose slices wait in registers; None where they hold too little of it."""
     tuning, device = choice.tuning, choice.device

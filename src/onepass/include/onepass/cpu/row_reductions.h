@@ -34,7 +34,7 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
 }
 
 template <class T>
-ONEPASS_APART double sum_of(const T* x, std::int64_t n) {
+inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     WideSum<C> total;
     Vec<C> streams[4] = {C(0), C(0), C(0), C(0)};
@@ -70,7 +70,7 @@ ONEPASS_APART double sum_of(const T* x, std::int64_t n) {
 
 // kSign = 1: the maximum, -1: the minimum. NaN if there is one.
 template <int kSign, class T>
-ONEPASS_APART double extreme_of(const T* x, std::int64_t n) {
+inline double extreme_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr C worst = -kSign * kInfinity<C>;
     Vec<C> best[4] = {worst, worst, worst, worst};
