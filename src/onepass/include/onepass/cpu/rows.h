@@ -99,7 +99,8 @@ class Rows {
             ready = {x, y, keep[r & 1], n, top, sum};
             top = next_top;
         }
-        write_alone<kSoftmax>(ready, job_.nontemporal, carry);
+        write_ready<kSoftmax>(ready, carry).finish();
+        carry.flush();
     }
 
     // A row whose results can be written.
@@ -112,21 +113,15 @@ class Rows {
         double sum = 1;
     };
     template <bool kSoftmax>
-    ONEPASS_INLINE auto write_ready(const Ready& ready, bool past_cache, Carry& carry) const {
+    ONEPASS_INLINE auto write_ready(const Ready& ready, Carry& carry) const {
         if constexpr (kSoftmax) {
             using Source = Normalized<T>;
-            return Emitter<T, Source>(ready.y, ready.n, past_cache, {ready.e, Scale<T>(ready.sum)}, &carry);
+            return Emitter<T, Source>(ready.y, ready.n, job_.nontemporal, {ready.e, Scale<T>(ready.sum)}, &carry);
         } else {
             using Source = Applied<T, LogSoftmaxOp<Vec<C>>>;
             const auto op = log_softmax_op<C>({static_cast<double>(ready.top), ready.sum * kUnbias<C>});
-            return Emitter<T, Source>(ready.y, ready.n, past_cache, {ready.x, op}, &carry);
+            return Emitter<T, Source>(ready.y, ready.n, job_.nontemporal, {ready.x, op}, &carry);
         }
-    }
-
-    template <bool kSoftmax>
-    ONEPASS_APART void write_alone(const Ready& ready, bool past_cache, Carry& carry) const {
-        write_ready<kSoftmax>(ready, past_cache, carry).finish();
-        carry.flush();
     }
 
     // The sum of a row's exponentials, taking along the maximum of the next row and the results of the one before.
@@ -137,7 +132,7 @@ class Rows {
                                    C& next_top, const Ready& ready, Carry& carry) const {
         const std::int64_t n = job_.length;
         MaxAhead<T> ahead(next_x);
-        auto writer = write_ready<kSoftmax>(ready, job_.nontemporal, carry);
+        auto writer = write_ready<kSoftmax>(ready, carry);
         const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
             ahead.step(i);
             writer.step();
@@ -174,19 +169,24 @@ class Rows {
         }
     }
 
-    // A row that is gathered, converted or scattered on the way: by the same code, with nothing beside it but its own
-    // maximum once more.
+    // A row that is gathered, converted or scattered on the way.
     template <bool kSoftmax>
-    void staged_row(std::int64_t r) const {
+    ONEPASS_APART void staged_row(std::int64_t r) {
         const std::int64_t n = job_.length;
         const Offsets at = row(r);
-        const T* x = input_.read(x_row(at), 0, n, input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n));
+        T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
+        const T* x = input_.read(x_row(at), 0, n, staged);
         T* y = output_.target(y_row(at), 0, output_.direct() ? nullptr : scratch_of<T>(Scratch::output, n));
+        const C top = max_of(x, n);
         C* keep = kSoftmax ? scratch_of<C>(Scratch::values, n) : nullptr;
-        Carry carry;
-        C top = max_of(x, n);
-        const double sum = pipelined<kSoftmax>(x, anchor_at(Vec<C>(top), !kSoftmax), keep, x, top, {}, carry);
-        write_alone<kSoftmax>({x, y, keep, n, top, sum}, job_.nontemporal && output_.direct(), carry);
+        const double sum = exponentials<kSoftmax>(x, n, anchor_at(Vec<C>(top), !kSoftmax), keep, Nothing{});
+        const bool past_cache = job_.nontemporal && output_.direct();
+        if constexpr (kSoftmax) {
+            emit(y, n, past_cache, Normalized<T>{keep, Scale<T>(sum)});
+        } else {
+            const auto op = log_softmax_op<C>({static_cast<double>(top), sum * kUnbias<C>});
+            emit(y, n, past_cache, Applied<T, LogSoftmaxOp<Vec<C>>>{x, op});
+        }
         output_.write_back(y_row(at), 0, n, y);
     }
 
@@ -264,12 +264,9 @@ class Rows {
         }
         const std::int64_t n = job_.length;
         switch (job_.op) {
-            case Op::sum:
+            case Op::sum: return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n); });
             case Op::mean:
-                return reduce_short(begin, end, [this, n](const T* x) {
-                    const double sum = sum_of(x, n);
-                    return job_.op == Op::mean ? sum / static_cast<double>(n) : sum;
-                });
+                return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n) / static_cast<double>(n); });
             case Op::amax: return reduce_short(begin, end, [n](const T* x) { return extreme_of<1>(x, n); });
             case Op::amin: return reduce_short(begin, end, [n](const T* x) { return extreme_of<-1>(x, n); });
             default: return reduce_short(begin, end, [n](const T* x) { return state_of<true>(x, n, x + n).lse(); });
