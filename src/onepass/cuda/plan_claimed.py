@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .kernel_plan import Choice, CudaPlan, Team, Tuning, build, line_packs
-from .team_cut import Registers, extra_registers, room, whole_lines
+from .team_cut import Registers, extra_registers, room, slice_packs
 from .thresholds import (
     ACCESS_BYTES,
     CLAIMED_EDGE_REGISTERS,
@@ -76,7 +76,7 @@ def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) ->
     if rows * cut.slices > _MOST_SLICES:
         raise choice.refuse(f"blocks claim up to {_MOST_SLICES} slices, and there are {rows * cut.slices}")
     choice.why.append(cut.sentence)
-    slice_packs = whole_lines(ceil_div(cut.row_packs, cut.slices), min(line_packs(choice, pack), cut.threads))
+    packs = slice_packs(cut.row_packs, cut.slices, line_packs(choice, pack), cut.threads)
     return build(
         choice,
         "split",
@@ -99,7 +99,7 @@ def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) ->
         units_per_block=1,
         axes=choice.kept_axes,
         reads=1,
-        team=Team(cut.slices, slice_packs, 16 * ceil_div(state_bytes, 8)),
+        team=Team(cut.slices, packs, 16 * ceil_div(state_bytes, 8)),
     )
 
 

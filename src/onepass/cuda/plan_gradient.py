@@ -192,7 +192,7 @@ def _plan_rows(choice: Choice) -> CudaPlan:
 
 
 def _shared_bytes(choice: Choice, pack: int, packs: int, alignment: str) -> int:
-    """That packs of dy and of the saved array take, with two packs' room for the edges of each."""
+    """That packs of dy and of the saved array take, with room for the edges of each."""
     elements = (packs + edge_packs(choice, pack, alignment)) * pack
     return -(-elements * choice.z_size // ACCESS_BYTES) * ACCESS_BYTES + elements * choice.x_size
 

@@ -74,8 +74,12 @@ class TeamCut:
         """Each block has two places for a state, of so many bytes: words go in pairs, each with its number. A cluster
         has them in its shared memory. Slices are whole cache lines, of so many packs."""
         scratch_bytes = 0 if self.clustered else 2 * 16 * ceil_div(state_bytes, 8)
-        slice_packs = whole_lines(ceil_div(self.row_packs, self.blocks), min(line, self.threads))
-        return Team(self.blocks, slice_packs, scratch_bytes)
+        return Team(self.blocks, slice_packs(self.row_packs, self.blocks, line, self.threads), scratch_bytes)
+
+
+def slice_packs(row_packs: int, slices: int, line: int, threads: int) -> int:
+    """Of each slice but a row's last: whole cache lines, or as much of one as so many threads take."""
+    return whole_lines(ceil_div(row_packs, slices), min(line, threads))
 
 
 def whole_lines(packs: int, line: int) -> int:
