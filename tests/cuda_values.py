@@ -52,6 +52,29 @@ def with_specials(shape):
 SPECIAL_ROWS = 13
 
 
+def in_steps(shape):
+    """Rows of normal numbers, each a third of the row in turn far from the third before: blocks that share a row have
+    maxima that are not huge and maxima that are, on either side of zero, and results below the normal numbers."""
+    x = np.random.default_rng(2).standard_normal(shape)
+    width = -(-shape[1] // 3)
+    for row, offsets in enumerate(STEPS):
+        x[row] += np.repeat(offsets, width)[: shape[1]]
+    return x
+
+
+STEPS = (
+    (-90, 0, -95),
+    (100, 12, 30),
+    (450, 530, 500),
+    (-600, -505, -520),
+    (-505, -600, -560),
+    (700, 640, 690),
+    (-3e38, 515, 480),
+    (2e4, 2e4 - 60, 1.99e4),
+    (-2e4 - 50, -2e4, -2.01e4),
+)
+
+
 MASK = Functor("onepass::cuda::Masked", (0, 0, 0))
 HALVED = Functor("onepass::cuda::Scaled", (0.5,))
 SQUARED = Functor(

@@ -9,9 +9,11 @@ from cuda_cases import Layout, launch
 from cuda_values import (
     FUNCTORS,
     SPECIAL_ROWS,
+    STEPS,
     check_functors,
     check_results,
     check_special_values,
+    in_steps,
     limit,
     with_specials,
 )
@@ -20,6 +22,7 @@ from simulator import Simulator, SimulatorError
 from ulp import max_ulp
 
 from onepass.cuda.device import by_name
+from onepass.cuda.kernel_plan import Team
 from onepass.cuda.plan import Tuning, make_cuda_plan
 from onepass.problem import make_problem
 
@@ -52,6 +55,19 @@ SPECIALS = {
     for algorithm, tuning in [cuda_teams.kinds_of(key[0])[key[1]]]
     if key[0] not in ("sum", "mean")
 }
+FAR_APART = [
+    launch(f"{key} {dtype}", key[0], layout(view), dtype, None, algorithm, values=values, tuning=tuning)
+    for dtype in ("float32", "bfloat16", "float64")
+    for keys, layout, values, view in (
+        (ALL, lambda view: Layout((len(STEPS), 700), view=view), in_steps, None),
+        (APART, lambda view: Layout((300, len(STEPS)), view=view), lambda s: in_steps(s[::-1]).T, lambda x: x.T),
+    )
+    for key in keys
+    for algorithm, tuning in [
+        cuda_teams.kinds_of(key[0])[key[1]] if keys is ALL else ("strided_split", cuda_teams.strided_tuning(key[1]))
+    ]
+    if key[0] in ("softmax", "log_softmax")
+]
 FUNCTOR_LAUNCHES = [
     launch(f"{op} {kind}", op, Layout((6, 600)), algorithm=algorithm, tuning=tuning, sigma=1, **functors)
     for op in ("softmax", "log_softmax", "logsumexp")
@@ -96,7 +112,7 @@ MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 @pytest.fixture(scope="module", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
 def machine(request):
     groups = (*ALL.values(), *APART.values(), MANY, *SPECIALS.values(), *APART_SPECIALS.values(), FUNCTOR_LAUNCHES)
-    groups = (*groups, TWO_SIZES)
+    groups = (*groups, TWO_SIZES, FAR_APART)
     machine = MACHINES[request.param]([case.plan for cases in groups for case in cases])
     yield machine
     machine.close()
@@ -128,6 +144,21 @@ def test_special_values(machine, cases):
     """NaN, infinities and numbers up to the largest, in slices of which some hold nothing but -inf."""
     for case in cases:
         check_special_values(machine, case)
+
+
+def test_parts_of_a_row_that_are_far_apart(machine):
+    check_results(machine, FAR_APART, grids=(9,))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5, 7, 11, 22, 44, 66, 88, 97, 127, 132, 133, 256, 264, 528, 2112])
+def test_a_team_divides_by_a_multiplication(blocks):
+    """As exchange.h's Team does, for every grid that a GPU has at work at once."""
+    word, _, _ = Team(blocks, 1, 0).words
+    assert word & 0xFFFFFFFF == blocks and -(2**63) <= word < 2**63
+    grid = np.arange(1 << 16, dtype=np.uint64)
+    inverse = np.uint64(word >> 32 & 0xFFFFFFFF)
+    counts = grid if blocks == 1 else grid * inverse >> np.uint64(32)
+    assert np.array_equal(counts, grid // np.uint64(blocks))
 
 
 def test_functors(machine):
@@ -260,7 +291,11 @@ def test_clusters_that_cannot_share_a_tile_are_refused(op, device, tuning, reaso
 SHARED_IN_REGISTERS = {
     ((256, 4096), 0, "float32"): None,  # one block holds them
     ((384, 4096), 0, "float32"): (32, 2, 128),
-    ((64, 1000, 196), 1, "float32"): (32, 4, 256),
+    ((64, 1000, 196), 1, "float32"): (64, 8, 256),  # steps that are not whole sectors
+    ((64, 1000, 200), 1, "float32"): (32, 4, 256),
+    ((32, 2000, 300), 1, "float32"): (64, 8, 512),
+    ((128, 500, 98), 1, "float32"): (64, 4, 256),
+    ((64, 1000, 196), 1, "bfloat16"): (32, 4, 256),
     ((64, 1000, 197), 1, "bfloat16"): (32, 4, 256),
     ((2048, 4096), 0, "float32"): (32, 8, 256),
     ((4096, 4096), 0, "float32"): (32, 8, 512),

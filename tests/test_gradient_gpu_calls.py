@@ -110,6 +110,11 @@ def test_where_dy_lies_is_part_of_the_plan(gpu, array):
     assert gpu.words(13)[3:] == (64, 1000, 64, 1000, 1000, 1, 1000, 1, 1, 0)
 
 
+def team_of(blocks):
+    """The word that has a team's blocks, and what to multiply by instead of dividing by them."""
+    return blocks | 2**32 // blocks << 32
+
+
 @pytest.mark.parametrize("op", SUMS)
 def test_blocks_that_share_a_row_are_launched_together(gpu, array, op):
     """And find behind the axes how many they are, how many packs each has, and where they talk."""
@@ -119,7 +124,7 @@ def test_blocks_that_share_a_row_are_launched_together(gpu, array, op):
         dx = call(op, y, dy)
         assert (list(gpu.launched.grid), gpu.launched.cooperative) == ([128, 1, 1], 1)
         *words, scratch = gpu.words(16)
-        assert words == [y.address, dx.address, dy.address, 1, 262144, 1, 0, 0, 0, 262144, 1, 1, 1, 128, 512]
+        assert words == [y.address, dx.address, dy.address, 1, 262144, 1, 0, 0, 0, 262144, 1, 1, 1, team_of(128), 512]
         assert scratch != 0
     assert gpu.calls == HOT_OF_TEAMS
 
@@ -133,7 +138,7 @@ def test_clusters_are_launched_as_such(gpu, array, op, rows):
     assert (gpu.launched.cluster, gpu.launched.cooperative) == (8, 0)
     assert gpu.launched.grid[0] == 8 * rows
     *words, scratch = gpu.words(16)
-    assert words == [y.address, dx.address, dy.address, rows, 32768, rows, *3 * (32768,), 32768, 1, 1, 1, 8, 1024]
+    assert words == [y.address, dx.address, dy.address, rows, 32768, rows, *3 * (32768,), 32768, 1, 1, 1, team_of(8), 1024]
     assert scratch == 0
 
 

@@ -135,6 +135,10 @@ template <class T>
 T __ldcs(const T* p) {
     return *cusim::aligned(p, cusim::here());
 }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
+
 template <class T>
 T __ldca(const T* p) {
     return *cusim::aligned(p, cusim::here());

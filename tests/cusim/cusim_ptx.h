@@ -126,6 +126,9 @@ inline uint4 load_shared_words(const uint4* from) {
             static_cast<unsigned>(high >> 32)};
 }
 
+inline unsigned load_shared_word(const unsigned* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+inline unsigned zero_of_thread() { return 0; }
+
 // Either half first.
 inline void store_shared_words(uint4* to, uint4 words) {
     auto* target = reinterpret_cast<unsigned long long*>(cusim::aligned(to, cusim::here()));

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
 from .device import Device
+from .thresholds import ceil_div
 
 # Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
 # what a functor multiplies must not be rounded one way in one pass over a row and another way in the next. Minimal:
@@ -241,6 +242,13 @@ class Team:
     slice: int  # of a row, for one block: in packs, or in steps
     scratch_bytes: int  # per block; 0: the blocks are a cluster
 
+    @property
+    def words(self) -> tuple[int, ...]:
+        """Of exchange.h's Team, 8 bytes each; the last is the address of scratch memory."""
+        inverse = ceil_div(1 << 32, self.blocks) if self.blocks > 1 else 0
+        both = self.blocks | inverse << 32
+        return both - (both >> 63 << 64), self.slice, 0
+
 
 @dataclass
 class Choice:
@@ -378,7 +386,7 @@ def build(
             *layout,
             *choice.load.words,
             *choice.store.words,
-            *((team.blocks, team.slice, 0) if team else ()),
+            *(team.words if team else ()),
         ),
         shape=tuple((name, _cpp(v) if isinstance(v, bool) else v) for name, v in shape.items()),
         reads=reads,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .thresholds import (
@@ -9,7 +11,10 @@ from .thresholds import (
     FEW_SHARED_TILES,
     FEWEST_SHARED_NEIGHBOURS,
     HELD_ALONE_STEPS,
+    SECTOR_BYTES,
     SHARED_TILES,
+    SHARED_TILES_ACROSS_SECTORS,
+    SharedTile,
     ceil_div,
 )
 from .tile_cut import Held, cut_tile
@@ -25,7 +30,7 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
         widest=widest,
         pack=ACCESS_BYTES // 2 // max(choice.x_size, choice.y_size),
         sizes=(ITEMSIZE[problem.compute_dtype],),
-        tiles=SHARED_TILES.get(choice.kept_size, ()),
+        tiles=_tiles(choice, widest),
         few_tiles=FEW_SHARED_TILES,
         alone=False,
     )
@@ -65,3 +70,13 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
         waves=ONCE if cut.clustered else 1,
         team=Team(cut.blocks, cut.packs, 0 if cut.clustered else 2 * cut.columns * slot_bytes),
     )
+
+
+def _tiles(choice: Choice, widest: int) -> Sequence[SharedTile]:
+    """The tiles to choose from: wider ones where the steps of rows do not lie on boundaries of sectors."""
+    size, reduced = choice.kept_size, choice.problem.reduce
+    whole = SECTOR_BYTES if choice.problem.op == "softmax" else SECTOR_BYTES // 2
+    apart = any(axis.y_stride * size % whole for axis in reduced)
+    if size == 4 and widest > 1 and apart:
+        return SHARED_TILES_ACROSS_SECTORS
+    return SHARED_TILES.get(size, ())

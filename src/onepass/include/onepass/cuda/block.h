@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kShape.threads) block(const __grid_constant__ 
     const auto row = Rows::at(job, blockIdx.x);  // every block has one row
     Held<C, kShape.threads, kShape.packs, typename Rows::RowCut, kShape.padded> held;
     held.fill(-kInfinity<C>);
-    held.load(row.reader, row.cut, threadIdx.x);
+    held.template load<!Op::kElementwise && sizeof(In) == 2>(row.reader, row.cut, threadIdx.x);
     const C max = reduce(held.reduce(Max()), Max());
     const auto exponential = Rows::exponential_of(max, [&](auto transform) { held.transform(transform); });
     const Sum<C> sum = total_of<Op>(held.template exponentials<Op::kKeepsExponentials>(exponential), reduce);

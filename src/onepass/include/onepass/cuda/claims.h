@@ -33,8 +33,8 @@ class ClaimExchange {
         : head_(static_cast<ScratchHead*>(team.scratch)),
           slices_(static_cast<unsigned>(rows * team.blocks)),
           rows_(static_cast<unsigned>(rows)),
-          of_a_row_(static_cast<int>(team.blocks)),
-          number_(ptx::load_shared_words(reinterpret_cast<const uint4*>(head_)).x + 1),
+          of_a_row_(team.blocks),
+          number_(last_sequence(head_) + 1),
           scratch_(scratch) {
         if (blockIdx.x == 0 && threadIdx.x == 0) use_slots(head_, used());
     }

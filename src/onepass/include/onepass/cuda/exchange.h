@@ -15,9 +15,15 @@ namespace onepass::cuda {
 
 // What the host appends to the Job of a kernel whose rows are shared by several blocks.
 struct Team {
-    int64 blocks;  // that share a row
-    int64 slice;   // of a row, for one block: in packs, or in steps
+    int blocks;        // that share a row
+    unsigned inverse;  // 2^32 / blocks, rounded up: a division takes 0.2 us, and comes before the first load
+    int64 slice;       // of a row, for one block: in packs, or in steps
     void* scratch;
+
+    // How many teams so many blocks are, of a grid that is at work at once.
+    __device__ __forceinline__ unsigned count(unsigned of_blocks) const {
+        return blocks == 1 ? of_blocks : __umulhi(of_blocks, inverse);
+    }
 };
 
 // What a kernel for shared rows is launched with.
@@ -33,6 +39,12 @@ struct alignas(128) ScratchHead {
 };
 
 inline constexpr unsigned kLastSequence = 0xf0000000u;
+
+// Asks for the number of the last exchange. By an address that a compiler takes for the thread's own: ptxas would move
+// what is the same for all threads to a uniform register, and wait for it before the first load of the row.
+__device__ __forceinline__ unsigned last_sequence(const ScratchHead* head) {
+    return ptx::load_shared_word(&head->sequence + ptx::zero_of_thread());
+}
 
 __device__ __forceinline__ uint4* slots_of(ScratchHead* head) { return reinterpret_cast<uint4*>(head + 1); }
 
@@ -64,14 +76,19 @@ struct TeamPlace {
     // Of a cluster of kBlocks, or of as many as the host said (0): a division by a constant is over in no time.
     template <int kBlocks>
     static __device__ __forceinline__ TeamPlace of(const Team& team, Teams lie = Teams::neighbours) {
-        return TeamPlace(kBlocks > 0 ? unsigned(kBlocks) : static_cast<unsigned>(team.blocks), lie);
+        if constexpr (kBlocks > 0) {
+            return TeamPlace(kBlocks, lie, [](unsigned blocks) { return blocks / kBlocks; });
+        } else {
+            return TeamPlace(team.blocks, lie, [&](unsigned blocks) { return team.count(blocks); });
+        }
     }
 
    private:
-    __device__ __forceinline__ TeamPlace(unsigned blocks, Teams lie) {
-        this->team = blockIdx.x / blocks;
+    template <class Count>
+    __device__ __forceinline__ TeamPlace(unsigned blocks, Teams lie, const Count& count) {
+        this->team = count(blockIdx.x);
         rank = blockIdx.x - this->team * blocks;
-        teams = gridDim.x / blocks;
+        teams = count(gridDim.x);
         if (lie == Teams::apart) {
             rank = blockIdx.x / teams;
             this->team = blockIdx.x - rank * teams;
@@ -135,17 +152,19 @@ class TeamMemory {
         : TeamMemory(team, place) {}
     __device__ __forceinline__ TeamMemory(const Team& team, const TeamPlace& place)
         : head_(static_cast<ScratchHead*>(team.scratch)),
-          slots_(slots_of(head_) + place.team * (2 * kPerBlock * static_cast<int>(team.blocks))),
-          blocks(static_cast<int>(team.blocks)),
-          rank(static_cast<int>(place.rank)),
-          first_(ptx::load_shared_words(reinterpret_cast<const uint4*>(head_)).x),
-          sequence_(first_) {}
+          slots_(slots_of(head_) + place.team * (2 * kPerBlock * team.blocks)),
+          blocks(team.blocks),
+          rank(static_cast<int>(place.rank)) {}
+
+    // To be called before the exchanges of each row, early: asks for what they are counted from. It is the same each
+    // time, but asked for before the first row it would be waited for there.
+    __device__ __forceinline__ void begin_row() { first_ = last_sequence(head_); }
 
     // To be called before each exchange.
-    __device__ __forceinline__ void next() { ++sequence_; }
+    __device__ __forceinline__ void next() { ++exchanges_; }
 
     __device__ __forceinline__ void publish(const State& mine, int which = 0) const {
-        Numbered<State>::put(slot(rank, which), mine, sequence_);
+        Numbered<State>::put(slot(rank, which), mine, first_ + exchanges_);
     }
 
     // The same of what all `senders` that call have: number 0 of them sends.
@@ -180,7 +199,7 @@ class TeamMemory {
                 const uint4* const from = slot(first + b * step, which);
 #pragma unroll
                 for (int i = 0; i < kCount; ++i) {
-                    missing |= !Numbered<State>::take(from + i * kPairs, sequence_, states[b][i]);
+                    missing |= !Numbered<State>::take(from + i * kPairs, first_ + exchanges_, states[b][i]);
                 }
             }
             if (missing) ptx::wait_a_little();
@@ -196,9 +215,9 @@ class TeamMemory {
 
     // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the
     // most. All others have taken what they wanted.
-    __device__ __forceinline__ void left(unsigned before, unsigned exchanges) const {
+    __device__ __forceinline__ void left(unsigned before, int64 rows, unsigned teams) const {
         if (threadIdx.x == 0 && before == gridDim.x - 1) {
-            put_forward(head_, first_ + exchanges, gridDim.x * 2 * kPerBlock);
+            put_forward(head_, first_ + exchanges_of(rows, teams), gridDim.x * 2 * kPerBlock);
         }
     }
 
@@ -206,7 +225,7 @@ class TeamMemory {
     static constexpr int kPerBlock = kStates * kPairs;
 
     __device__ __forceinline__ uint4* slot(int block, int which) const {
-        const int place = static_cast<int>((sequence_ - first_) % 2);
+        const int place = static_cast<int>(exchanges_ % 2);
         return slots_ + (place * blocks + block) * kPerBlock + which * kPairs;
     }
 
@@ -218,8 +237,8 @@ class TeamMemory {
     const int rank;
 
    private:
-    unsigned first_;
-    unsigned sequence_;
+    unsigned first_ = 0;
+    unsigned exchanges_ = 0;
 };
 
 // Exchanges of a State among all threads of the blocks of each team, kThreads of each block; a thread looks after
@@ -238,7 +257,7 @@ class Exchange {
         : memory_(team, place), scratch_(scratch), teams_(place.teams), rows_(rows) {}
 
     // To be called when a row is begun.
-    __device__ __forceinline__ void begin_row() const {}
+    __device__ __forceinline__ void begin_row() { memory_.begin_row(); }
 
     // Of this team after `row`, whose exchange is over.
     __device__ __forceinline__ int64 row_after(int64 row) const { return row + teams_; }
@@ -280,7 +299,7 @@ class Exchange {
 
     // As TeamMemory's.
     __device__ __forceinline__ unsigned leave() const { return memory_.leave(); }
-    __device__ __forceinline__ void left(unsigned before) const { memory_.left(before, exchanges_of(rows_, teams_)); }
+    __device__ __forceinline__ void left(unsigned before) const { memory_.left(before, rows_, teams_); }
 
    private:
     TeamMemory<State, 1> memory_;

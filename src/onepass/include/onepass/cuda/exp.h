@@ -158,25 +158,43 @@ __device__ __forceinline__ Anchor<V, kShifted> anchor_at(typename ExpTable<V>::C
     return {shift, m - Table::kFloor, (Table::kRound + C(Table::kExponentBias + Table::kBias)) - k};
 }
 
-// What brings exponentials relative to one anchor to another, if that is a power of two and a normal number; else 0.
+// exp(from - to): what brings exponentials relative to one anchor to another that is no lower. The anchors are k * ln2 or,
+// of huge numbers, a shift: a power of two, and the exponential of what the shifts are apart. Both factors are exact
+// for numbers that are not huge.
 template <class V>
-__device__ __forceinline__ typename ExpTable<V>::Compute power_between(const Anchor<V, true>& from,
-                                                                       const Anchor<V, true>& to) {
+__device__ __forceinline__ typename ExpTable<V>::Compute between(const Anchor<V, true>& from,
+                                                                 const Anchor<V, true>& to) {
     using Table = ExpTable<V>;
     using C = typename Table::Compute;
     using Limits = ExpTable<C>;
     using Bits = typename Limits::Bits;
-    if (static_cast<C>(from.shift) != C(0) || static_cast<C>(to.shift) != C(0)) return C(0);
-    Bits exponent;
+    using Exponent = choose<kSame<C, float>, int, int64>;
+    constexpr C kFar = 4 * Table::kShiftLimit;  // nothing is left of what is further apart, whatever k
+    constexpr Exponent kLowest = -(Limits::kExponentBias - 1) - Limits::kBias;
+
+    Exponent n;
     if constexpr (Table::kRound != 0) {  // an integer in the low bits
-        exponent = __builtin_bit_cast(Bits, to.magic) - __builtin_bit_cast(Bits, from.magic) + Limits::kExponentBias;
-        if (exponent - 1 >= Bits(2 * Limits::kExponentBias - 1)) return C(0);
+        n = static_cast<Exponent>(__builtin_bit_cast(Bits, to.magic) - __builtin_bit_cast(Bits, from.magic));
     } else {
-        const C n = static_cast<C>(to.magic) - static_cast<C>(from.magic);
-        if (!(fabs(n) < C(Limits::kExponentBias))) return C(0);
-        exponent = static_cast<Bits>(static_cast<int>(n) + Limits::kExponentBias);
+        n = static_cast<Exponent>(static_cast<C>(to.magic) - static_cast<C>(from.magic));
     }
-    return __builtin_bit_cast(C, exponent << Limits::kMantissaBits);
+    C e = 1;
+    const C apart = static_cast<C>(from.shift) - static_cast<C>(to.shift);
+    if (apart != C(0)) {  // or NaN, which stays
+        const C x = apart < -kFar ? -kFar : apart;
+        const C t = fma(x, Limits::kLog2E, Limits::kRound);
+        C r = fma(t - Limits::kRound, -Limits::kLn2High, x);
+        r = fma(t - Limits::kRound, -Limits::kLn2Low, r);
+        C q = Limits::kPolynomial[0];
+#pragma unroll
+        for (int i = 1; i < Limits::kTerms; ++i) q = fma(q, r, Limits::kPolynomial[i]);
+        e = fma(q, r, C(1));
+        n += static_cast<Exponent>(__builtin_bit_cast(Bits, t) - __builtin_bit_cast(Bits, Limits::kRound));
+    }
+    // In two steps, for what is below the normal numbers.
+    n = n < kLowest ? kLowest : n;
+    const Bits power = static_cast<Bits>(n + (Limits::kBias + Limits::kExponentBias)) << Limits::kMantissaBits;
+    return e * __builtin_bit_cast(C, power) * Limits::kUnbias;
 }
 
 }  // namespace onepass::cuda

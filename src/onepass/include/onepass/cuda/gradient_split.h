@@ -128,6 +128,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     unsigned leaving = 0;
 
     for (int64 r = place.team; r < job.rows; r += place.teams) {
+        exchange.begin_row();
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
         auto mine = Sum<C>::identity();
         add_terms<Op, T, N>(slice, mine);

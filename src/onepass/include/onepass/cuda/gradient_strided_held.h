@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         unsigned leaving = 0;
         const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
         const auto share_tile = [&](int64 tile) {
+            others.begin_row();
             share(tile, static_cast<int>(place.rank), others.blocks, [&](C(&sum)[N]) {
 #pragma unroll
                 for (C& s : sum) s = all_reduce_lanes<kWarpLanes, kShape.across>(s, Add());
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         } else {
             for (int64 tile = place.team; tile < tiles; tile += place.teams) share_tile(tile);
         }
-        others.left(leaving, exchanges_of(tiles, place.teams));
+        others.left(leaving, tiles, place.teams);
     }
 }
 

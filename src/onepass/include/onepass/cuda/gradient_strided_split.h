@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(kShape.threads, 1) gradient_strided_split(
     const int64 end = begin + job.slice < job.length ? begin + job.slice : job.length;
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
     for (int64 tile = place.team; tile < tiles; tile += place.teams) {
+        others.begin_row();
         const Part part(job, tile);
         const Steps steps(part, begin, end);
         Total sum[kShape.pack];
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(kShape.threads, 1) gradient_strided_split(
         if (tile + place.teams >= tiles) leaving = others.leave();
         steps.write(sum);
     }
-    others.left(leaving, exchanges_of(tiles, place.teams));
+    others.left(leaving, tiles, place.teams);
 }
 
 }  // namespace onepass::cuda

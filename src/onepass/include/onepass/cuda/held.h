@@ -16,14 +16,14 @@ class Held {
    public:
     static constexpr int N = RowCut::kPack;
 
-    // What the row does not fill keeps what it holds.
-    template <class Reader>
+    // What the row does not fill keeps what it holds. kOnce: as load_words'.
+    template <bool kOnce = false, class Reader>
     __device__ __forceinline__ void load(const Reader& reader, const RowCut& cut, int thread) {
         const int64 first = cut.pack_column(thread);
         const int whole = static_cast<int>(cut.packs);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
-            if (!kPadded || k * kThreads + thread < whole) reader.pack(first + k * (kThreads * N), packs[k]);
+            if (!kPadded || k * kThreads + thread < whole) reader.template pack<kOnce>(first + k * (kThreads * N), packs[k]);
         }
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {

@@ -60,10 +60,11 @@ struct Reader {
 
     __device__ __forceinline__ C one(int64 column) const { return load(widen<C>(x[column]), row, column); }
 
-    template <int N>
+    // kOnce: as load_words'.
+    template <bool kOnce = false, int N>
     __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
         if constexpr (kWide) {
-            load_pack(x + column, to);
+            load_pack<N, kOnce>(x + column, to);
 #pragma unroll
             for (int i = 0; i < N; ++i) to[i] = load(to[i], row, column + i);
         } else {

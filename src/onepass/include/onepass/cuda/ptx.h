@@ -201,6 +201,12 @@ __device__ __forceinline__ uint4 load_shared_words(const uint4* from) {
             static_cast<unsigned>(high >> 32)};
 }
 
+__device__ __forceinline__ unsigned load_shared_word(const unsigned* from) {
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
 __device__ __forceinline__ void store_shared_words(uint4* to, uint4 words) {
     const unsigned long long low = static_cast<unsigned long long>(words.y) << 32 | words.x;
     const unsigned long long high = static_cast<unsigned long long>(words.w) << 32 | words.z;
@@ -221,6 +227,13 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
     unsigned before;
     asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
     return before;
+}
+
+// 0, but a compiler takes it for something that each thread has of its own.
+__device__ __forceinline__ unsigned zero_of_thread() {
+    unsigned zero;
+    asm("shr.u32 %0, %1, 31;" : "=r"(zero) : "r"(threadIdx.x));
+    return zero;
 }
 
 // In a loop that waits for another thread.

@@ -124,6 +124,16 @@ __device__ __forceinline__ void add_to(Sum<C>& sum, C x) {
     }
 }
 
+// The same of a few packs, in the order of their arrival: a quotient does not show what so few additions lose.
+template <class Op, class C>
+__device__ __forceinline__ void add_few(Sum<C>& sum, C x) {
+    if constexpr (Op::kExact) {
+        sum.add(x);
+    } else {
+        sum.high += x;
+    }
+}
+
 // The sum over all threads; `reduce` takes a thread's value and a combination. What the additions between threads lose
 // is a bit of a quotient, but may be all that a logarithm next to 1 shows.
 template <class Op, class C, class Reduce>

@@ -47,7 +47,7 @@ struct Slice {
         const RowCut cut{left < 0            ? 0
                          : left < team.slice ? left
                                              : team.slice,
-                         rank == 0 ? whole.cut.head : 0, rank == team.blocks - 1 ? whole.cut.tail : 0};
+                         rank == 0 ? whole.cut.head : 0, static_cast<int>(rank) == team.blocks - 1 ? whole.cut.tail : 0};
         const int64 begin = rank == 0 ? 0 : whole.cut.head + (left < 0 ? whole.cut.packs : first) * RowCut::kPack;
         return {{whole.reader, begin}, {whole.writer, begin}, cut};
     }
@@ -141,8 +141,8 @@ struct HeldEdge {
     }
 };
 
-// A slice that waits in registers.
-template <class Kept, class C, int kThreads, int kPacks, class RowCut>
+// A slice that waits in registers. kOnce: as load_words'.
+template <class Kept, class C, int kThreads, int kPacks, class RowCut, bool kOnce = false>
 struct HeldSlice {
     static constexpr int N = RowCut::kPack;
     HeldPacks<Kept, C, kPacks, N> packs;
@@ -151,11 +151,12 @@ struct HeldSlice {
     template <class Slice>
     static __device__ __forceinline__ HeldSlice of(const Slice& slice) {
         HeldSlice held;
+        const int whole = static_cast<int>(slice.cut.packs);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
             const int pack = k * kThreads + static_cast<int>(threadIdx.x);
             held.packs.at[k] = held.packs.nothing();
-            if (pack < slice.cut.packs) held.packs.at[k] = load_kept(slice.reader, slice.cut.pack_column(pack));
+            if (pack < whole) held.packs.at[k] = load_kept(slice.reader, slice.cut.pack_column(pack));
         }
         held.edge = held.edge.of(slice);
         return held;
@@ -169,10 +170,11 @@ struct HeldSlice {
     // Calls visit(column, values) for the packs that are there and the edge.
     template <class Visit>
     __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
+        const int whole = static_cast<int>(cut.packs);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
             const int pack = k * kThreads + static_cast<int>(threadIdx.x);
-            if (pack >= cut.packs) break;
+            if (pack >= whole) break;
             C values[N];
             widen_words<Kept>(packs.at[k], values);
             visit(cut.pack_column(pack), values);
@@ -184,7 +186,7 @@ struct HeldSlice {
     template <class Reader>
     static __device__ __forceinline__ auto load_kept(const From<Reader>& reader, int64 column) {
         if constexpr (Reader::kAsRead) {
-            return load_words<N>(reader.whole.x + (reader.begin + column));
+            return load_words<N, kOnce>(reader.whole.x + (reader.begin + column));
         } else {
             C values[N];
             reader.pack(column, values);

@@ -38,8 +38,8 @@ struct Total<C, false> {
     C sum;
 };
 
-// Merges the totals that the lanes of a warp have: every lane gets that of all. Sums are brought to the anchor of all
-// by the quotient of one exponential at both anchors, which is a power of two unless they are exact.
+// Merges the totals that the lanes of a warp have: every lane gets that of all. Sums are brought to the anchor of all by
+// a power of two, unless they are exact or of huge numbers.
 template <class Op, class V, bool kMasked>
 struct MergeTotals {
     using C = typename ExpTable<V>::Compute;
@@ -71,13 +71,7 @@ struct MergeTotals {
         if constexpr (Op::kExact) {
             return row(part_max) * C(ExpTable<V>::kUnbias);  // the exponential of the part's own maximum is 1
         } else {
-            const auto part = exponential_of_part(part_max);
-            const C power = power_between(part.anchor, row.anchor);
-            if (power != C(0)) return power;
-            // A quotient to 1 ULP; a division would be twice the code, five times in a kernel.
-            const C dividend = row(part_max), divisor = part(part_max), inverse = reciprocal(divisor);
-            const C quotient = dividend * inverse;
-            return fma(fma(-quotient, divisor, dividend), inverse, quotient);
+            return between(exponential_of_part(part_max).anchor, row.anchor);
         }
     }
 
@@ -212,7 +206,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         const auto add = [&](auto& values) {
 #pragma unroll
             for (C& x : values) x = own(x);
-            add_to<Op, typename Rows::V>(sum, sum_of(values));
+            add_few<Op>(sum, sum_of(values));
         };
         (held.template for_all<kKeep>(add), ...);
         return Totals::pack(max, sum);
@@ -238,7 +232,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         for (int64 r = place.team; r < job.rows; r = next) {
             exchange.begin_row();
             const auto slice = slice_of(r);
-            const auto read = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut>::of(slice);
+            // Rows that the whole of the GPU shares are asked for at a time; of clusters there are more than one.
+            using Read = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut, kShape.cluster == 0>;
+            const auto read = Read::of(slice);
             auto held = read.widened();
             const State mine = part_of(max_of(read.packs, read.edge), held.packs, held.edge);
             const State total = total_of(r, mine);

@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         if (place.team < tiles) Staged(Part(job, place.team), memory, begin).ask_for_all(end);
     }
     for (int64 tile = place.team; tile < tiles; tile += place.teams) {
+        others.begin_row();
         const Part part(job, tile);
         const Staged staged(part, memory, begin);
         const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             part.store(0, part.start.y, results);
         }
     }
-    others.left(leaving, exchanges_of(tiles, place.teams));
+    others.left(leaving, tiles, place.teams);
 }
 
 template <class Op, class In, class Out, StridedSplit kShape, class Load = Direct, class Store = Direct>
@@ -175,6 +176,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split
     const int64 end = begin + job.slice < job.length ? begin + job.slice : job.length;
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
     for (int64 tile = place.team; tile < tiles; tile += place.teams) {
+        others.begin_row();
         const Part part(job, tile);
         State state[N];
         push_columns<Op, In>(part, begin, end, state);
@@ -187,7 +189,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident) strided_split
             part.store(0, part.start.y, results);
         }
     }
-    others.left(leaving, exchanges_of(tiles, place.teams));
+    others.left(leaving, tiles, place.teams);
 }
 
 }  // namespace onepass::cuda

@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     };
     const int64 tiles = (job.rows + Part::kTileRows - 1) / Part::kTileRows;
     const auto share = [&](int64 tile) {
+        others.begin_row();
         const Part part(job, tile);
         C held[kHeld][N];
 #pragma unroll
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     } else {
         for (int64 tile = place.team; tile < tiles; tile += place.teams) share(tile);
     }
-    others.left(leaving, exchanges_of(tiles, place.teams));
+    others.left(leaving, tiles, place.teams);
 }
 
 }  // namespace onepass::cuda

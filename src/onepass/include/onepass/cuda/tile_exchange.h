@@ -26,6 +26,9 @@ class ClusterMemory {
         ptx::arrive_at_cluster();
     }
 
+    // As TeamMemory's.
+    __device__ __forceinline__ void begin_row() const {}
+
     // To be called by all threads, before the exchange.
     __device__ __forceinline__ void next() const {
         if (threadIdx.x == 0) ptx::arrive_and_expect(&scratch_.arrived, sizeof(scratch_.states));
@@ -51,7 +54,7 @@ class ClusterMemory {
 
     // A block whose states have come is written to no more.
     __device__ __forceinline__ unsigned leave() const { return 0; }
-    __device__ __forceinline__ void left(unsigned, unsigned) const {}
+    __device__ __forceinline__ void left(unsigned, int64, unsigned) const {}
 
    private:
     Scratch& scratch_;
