@@ -138,7 +138,8 @@ def test_clusters_are_launched_as_such(gpu, array, op, rows):
     assert (gpu.launched.cluster, gpu.launched.cooperative) == (8, 0)
     assert gpu.launched.grid[0] == 8 * rows
     *words, scratch = gpu.words(16)
-    assert words == [y.address, dx.address, dy.address, rows, 32768, rows, *3 * (32768,), 32768, 1, 1, 1, team_of(8), 1024]
+    addresses = [y.address, dx.address, dy.address]
+    assert words == [*addresses, rows, 32768, rows, *3 * (32768,), 32768, 1, 1, 1, team_of(8), 1024]
     assert scratch == 0
 
 

@@ -349,11 +349,11 @@ SHARED_TILES = {
         SharedTile(16, 512, 16, 64, fewest_held=52),
     ],
 }
-# Steps whose 32 bytes are not whole: the edges of a tile are in sectors that its neighbours have, too, and of a wider one
-# they are fewer. Of 4 bytes: float32, dim 1, 64x1000x196 35.3 for 39.8, 64x1000x198 37.2 for 43.4, 128x500x100 21.0 for
-# 23.6, 16x1000x2002 78.9 for 105, 32x2000x300 53.3 for 56.0; but 64x1000x200, whose steps are whole sectors, 34.4 for
-# 32.3. Twice the states to merge cost log_softmax more: 64x1000x196 40.4 for 39.6, but 16x1000x2002, whose steps are not
-# whole halves either, 89.6 for 104. bfloat16 64x1000x196 27.8 for 26.5.
+# Steps that are not whole sectors: at the edges of a tile are some that its neighbours have, too, and of a wider one
+# they are fewer. Of 4 bytes: float32, dim 1, 64x1000x196 35.3 for 39.8, 64x1000x198 37.2 for 43.4, 128x500x100 21.0
+# for 23.6, 16x1000x2002 78.9 for 105, 32x2000x300 53.3 for 56.0; but 64x1000x200, whose steps are whole sectors, 34.4
+# for 32.3. Twice the states to merge cost log_softmax more: 64x1000x196 40.4 for 39.6, but 16x1000x2002, whose steps
+# are not whole halves either, 89.6 for 104. bfloat16 64x1000x196 27.8 for 26.5.
 SECTOR_BYTES = 32
 SHARED_TILES_ACROSS_SECTORS = [
     SharedTile(64, 256, 4, 32),

@@ -34,7 +34,7 @@ class ClaimExchange {
           slices_(static_cast<unsigned>(rows * team.blocks)),
           rows_(static_cast<unsigned>(rows)),
           of_a_row_(team.blocks),
-          number_(last_sequence(head_) + 1),
+          number_(ptx::load_shared_word(&head_->sequence) + 1),
           scratch_(scratch) {
         if (blockIdx.x == 0 && threadIdx.x == 0) use_slots(head_, used());
     }

@@ -158,9 +158,9 @@ __device__ __forceinline__ Anchor<V, kShifted> anchor_at(typename ExpTable<V>::C
     return {shift, m - Table::kFloor, (Table::kRound + C(Table::kExponentBias + Table::kBias)) - k};
 }
 
-// exp(from - to): what brings exponentials relative to one anchor to another that is no lower. The anchors are k * ln2 or,
-// of huge numbers, a shift: a power of two, and the exponential of what the shifts are apart. Both factors are exact
-// for numbers that are not huge.
+// exp(from - to): what brings exponentials relative to one anchor to another that is no lower. The anchors are k * ln2
+// or, of huge numbers, a shift: a power of two, and the exponential of what the shifts are apart. Both factors are
+// exact for numbers that are not huge.
 template <class V>
 __device__ __forceinline__ typename ExpTable<V>::Compute between(const Anchor<V, true>& from,
                                                                  const Anchor<V, true>& to) {

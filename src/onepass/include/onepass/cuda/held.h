@@ -23,7 +23,8 @@ class Held {
         const int whole = static_cast<int>(cut.packs);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
-            if (!kPadded || k * kThreads + thread < whole) reader.template pack<kOnce>(first + k * (kThreads * N), packs[k]);
+            if (!kPadded || k * kThreads + thread < whole)
+                reader.template pack<kOnce>(first + k * (kThreads * N), packs[k]);
         }
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {

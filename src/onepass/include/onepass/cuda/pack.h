@@ -106,9 +106,9 @@ __device__ __forceinline__ void stay_narrow(typename Pack<T, N>::Words& words) {
 
 // Loads ask for nothing special: streamed past the caches (ld.global.cs), warps that follow each other through a row
 // lost 1% to 4% on an H100, and rows on their way to shared memory 16%. kOnce: they are, where all that a block has is
-// asked for at a time and L2 is full of what others have left there to be written out: what has been read makes room for
-// what comes, instead (H200: logsumexp of 32768x4096 bfloat16 69.8 us for 74.4, but float32 134.8 for 131.6; softmax of
-// 1x4194304 float32 16.1 for 16.5).
+// asked for at a time and L2 is full of what others have left there to be written out: what has been read makes room
+// for what comes, instead (H200: logsumexp of 32768x4096 bfloat16 69.8 us for 74.4, but float32 134.8 for 131.6;
+// softmax of 1x4194304 float32 16.1 for 16.5).
 template <int N, bool kOnce = false, class T>
 __device__ __forceinline__ auto load_words(const T* from) {
     using P = Pack<T, N>;
@@ -123,7 +123,6 @@ template <int N, bool kOnce = false, class T, class C>
 __device__ __forceinline__ void load_pack(const T* from, C (&to)[N]) {
     widen_words<T>(load_words<N, kOnce>(from), to);
 }
-
 
 template <int N, class T, class C>
 __device__ __forceinline__ void store_pack(T* to, const C (&values)[N]) {

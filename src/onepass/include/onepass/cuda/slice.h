@@ -47,7 +47,8 @@ struct Slice {
         const RowCut cut{left < 0            ? 0
                          : left < team.slice ? left
                                              : team.slice,
-                         rank == 0 ? whole.cut.head : 0, static_cast<int>(rank) == team.blocks - 1 ? whole.cut.tail : 0};
+                         rank == 0 ? whole.cut.head : 0,
+                         static_cast<int>(rank) == team.blocks - 1 ? whole.cut.tail : 0};
         const int64 begin = rank == 0 ? 0 : whole.cut.head + (left < 0 ? whole.cut.packs : first) * RowCut::kPack;
         return {{whole.reader, begin}, {whole.writer, begin}, cut};
     }

@@ -38,8 +38,8 @@ struct Total<C, false> {
     C sum;
 };
 
-// Merges the totals that the lanes of a warp have: every lane gets that of all. Sums are brought to the anchor of all by
-// a power of two, unless they are exact or of huge numbers.
+// Merges the totals that the lanes of a warp have: every lane gets that of all. Sums are brought to the anchor of all
+// by a power of two, unless they are exact or of huge numbers.
 template <class Op, class V, bool kMasked>
 struct MergeTotals {
     using C = typename ExpTable<V>::Compute;
@@ -115,6 +115,7 @@ struct MergeTotals {
     // Of the parts that one thread has.
     template <int kParts>
     static __device__ __forceinline__ State of_parts(const State (&parts)[kParts]) {
+        if constexpr (kParts == 1) return parts[0];
         const C max = max_of(parts);
         return relative_to(max, exponential_of_part(max), parts);
     }
@@ -178,8 +179,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     // Registers hold what is computed in, shared memory what was read.
     constexpr bool kKeep = Op::kKeepsExponentials && (kShape.parts == 0 || kSame<Kept, C>);
     // A part with huge numbers is brought near 0 in place. In float64, edges leave no registers for that. (g++
-    // does not see its use in the lambda.)
-    [[maybe_unused]] constexpr bool kTransforms = kKeep && (kSame<C, float> || kShape.alignment == Alignment::whole);
+    // does not see its use in the lambda.) Nor has a part that is the whole slice.
+    [[maybe_unused]] constexpr bool kTransforms =
+        kKeep && kShape.parts != 1 && (kSame<C, float> || kShape.alignment == Alignment::whole);
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     ONEPASS_DYNAMIC_SHARED(memory);
     const auto place = TeamPlace::of<kShape.cluster>(job);

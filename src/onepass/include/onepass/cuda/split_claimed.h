@@ -55,23 +55,9 @@ class WaitingPacks {
         }
     }
 
-    // Calls visit(values) for each that is there; kKeep: what it makes of them takes their place. Not unrolled
+    // Calls visit(column, values) for each that is there; kKeep: what it makes of them takes their place. Not unrolled
     // altogether: each turn is a hundred instructions.
     template <bool kKeep, class Visit>
-    __device__ __forceinline__ void for_all(const RowCut& cut, Visit&& visit) const {
-        const Mine mine(cut);
-#pragma unroll kTurns
-        for (int k = 0; k < kPacks; ++k) {
-            if (!mine.has(k)) break;
-            C values[N];
-            load_shared(places_.at(k), values);
-            visit(values);
-            if constexpr (kKeep) store_shared(places_.at(k), values);
-        }
-    }
-
-    // Calls visit(column, values) for each that is there.
-    template <class Visit>
     __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
         const Mine mine(cut);
 #pragma unroll kTurns
@@ -80,6 +66,7 @@ class WaitingPacks {
             C values[N];
             load_shared(places_.at(k), values);
             visit(mine.column(k), values);
+            if constexpr (kKeep) store_shared(places_.at(k), values);
         }
     }
 
@@ -128,7 +115,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             held.packs.stay_narrow();
             held.packs.template for_all<(kKeeps > 0)>(visit);
             held.edge.template for_all<(kKeeps > 0)>(visit);
-            waiting.template for_all<(kKeeps > 0)>(slice.cut, visit);
+            waiting.template for_present<(kKeeps > 0)>(slice.cut, [&](int64, auto& values) { visit(values); });
         };
         const auto own = Totals::template exponential_of_part<kKeep>(max, [&](auto f) {
             for_all(Constant<1>(), [&](auto& values) {
@@ -154,7 +141,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             };
             held.packs.stay_narrow();
             held.for_present(slice.cut, write);
-            waiting.for_present(slice.cut, write);
+            waiting.template for_present<false>(slice.cut, write);
         };
         if constexpr (kKeep) {
             const C to_row = Totals::to_row(max, row);
