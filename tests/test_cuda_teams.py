@@ -333,6 +333,14 @@ def test_the_planner_has_tiles_shared_in_registers_as_they_were_measured(problem
     assert make_cuda_plan(problem, by_name("a100"), addresses=(0, 0)).cluster == 1
 
 
+@pytest.mark.parametrize(("inner", "columns"), [(196, 32), (198, 64), (200, 32)])
+def test_tiles_of_logarithms_are_wide_where_steps_are_not_whole_halves_of_sectors(inner, columns):
+    problem = make_problem("log_softmax", "float32", (64, 1000, inner), (1,))
+    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+    assert (plan.algorithm, plan.units_per_block, plan.reads) == ("strided_split", columns, 1)
+    assert "strided_split_held" in plan.kernel
+
+
 # Shape, type, operation -> packs of a thread in registers and in shared memory; None: slices are not claimed.
 CLAIMED_AS_MEASURED = {
     ((128, 2097152), "float32", "softmax"): (8, 8),

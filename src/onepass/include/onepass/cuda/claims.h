@@ -117,8 +117,10 @@ class ClaimExchange {
     ScratchHead* const head_;
     const unsigned slices_;
     const unsigned rows_;
-    const int of_a_row_;     // slices
-    const unsigned number_;  // of all exchanges of the launch: no slot is used twice
+    const int of_a_row_;  // slices
+    // Of all exchanges of the launch: no slot is used twice. It is waited for before the first slice, once, and costs
+    // no register of each thread's (last_sequence).
+    const unsigned number_;
     Scratch& scratch_;
 };
 

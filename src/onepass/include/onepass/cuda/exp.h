@@ -101,6 +101,18 @@ struct ExpTable<Coarse> : ExpTable<float> {
     static constexpr int kExponentBias = 0;
 };
 
+// exp(x - n * ln2), for the integer n that brings x near 0.
+template <class V>
+__device__ __forceinline__ V exp_of_rest(V x, V n) {
+    using Table = ExpTable<V>;
+    V r = fma(n, -Table::kLn2High, x);
+    r = fma(n, -Table::kLn2Low, r);
+    V q = Table::kPolynomial[0];
+#pragma unroll
+    for (int i = 1; i < Table::kTerms; ++i) q = fma(q, r, Table::kPolynomial[i]);
+    return fma(q, r, V(1));
+}
+
 }  // namespace onepass::cuda
 
 namespace onepass {
@@ -113,13 +125,7 @@ __device__ __forceinline__ V exp_anchored(V x, const Anchor<V, kShifted>& anchor
     if constexpr (kShifted) x = x - anchor.shift;
     x = fmax(x, anchor.floor);
     const V t = fma(x, Table::kLog2E, anchor.magic);
-    const V n = t - anchor.magic;
-    V r = fma(n, -Table::kLn2High, x);
-    r = fma(n, -Table::kLn2Low, r);
-    V q = Table::kPolynomial[0];
-#pragma unroll
-    for (int i = 1; i < Table::kTerms; ++i) q = fma(q, r, Table::kPolynomial[i]);
-    const V e = fma(q, r, V(1));
+    const V e = cuda::exp_of_rest(x, t - anchor.magic);
     // The low bits of t hold n - k + kBias + the exponent's bias: shifted into place they are that power of two. It is
     // multiplied, not added to e's exponent, so that NaN stays NaN.
     using Bits = typename Table::Bits;
@@ -183,12 +189,7 @@ __device__ __forceinline__ typename ExpTable<V>::Compute between(const Anchor<V,
     if (apart != C(0)) {  // or NaN, which stays
         const C x = apart < -kFar ? -kFar : apart;
         const C t = fma(x, Limits::kLog2E, Limits::kRound);
-        C r = fma(t - Limits::kRound, -Limits::kLn2High, x);
-        r = fma(t - Limits::kRound, -Limits::kLn2Low, r);
-        C q = Limits::kPolynomial[0];
-#pragma unroll
-        for (int i = 1; i < Limits::kTerms; ++i) q = fma(q, r, Limits::kPolynomial[i]);
-        e = fma(q, r, C(1));
+        e = exp_of_rest(x, t - Limits::kRound);
         n += static_cast<Exponent>(__builtin_bit_cast(Bits, t) - __builtin_bit_cast(Bits, Limits::kRound));
     }
     // In two steps, for what is below the normal numbers.

@@ -114,23 +114,13 @@ __device__ __forceinline__ Exponential<V, Op::kExact> exponential_of(C max, Tran
 }
 
 // Adds to what a thread has of a row that waits on the chip. A 16-bit quotient does not show what its additions lose:
-// each is of a pack, and there are a hundred of them at most.
-template <class Op, class V, class C>
+// each is of a pack, and there are a hundred of them at most. Nor does any quotient, of a few packs (kFew).
+template <class Op, class V, bool kFew = false, class C>
 __device__ __forceinline__ void add_to(Sum<C>& sum, C x) {
-    if constexpr (kSame<V, Coarse> && !Op::kExact) {
+    if constexpr ((kFew || kSame<V, Coarse>) && !Op::kExact) {
         sum.high += x;
     } else {
         sum.add(x);
-    }
-}
-
-// The same of a few packs, in the order of their arrival: a quotient does not show what so few additions lose.
-template <class Op, class C>
-__device__ __forceinline__ void add_few(Sum<C>& sum, C x) {
-    if constexpr (Op::kExact) {
-        sum.add(x);
-    } else {
-        sum.high += x;
     }
 }
 

@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         const auto add = [&](auto& values) {
 #pragma unroll
             for (C& x : values) x = own(x);
-            add_few<Op>(sum, sum_of(values));
+            add_to<Op, typename Rows::V, true>(sum, sum_of(values));
         };
         (held.template for_all<kKeep>(add), ...);
         return Totals::pack(max, sum);
