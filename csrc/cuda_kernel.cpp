@@ -70,7 +70,8 @@ Launch::Launch(Kernel& kernel, const Geometry& g, int arrays, const std::vector<
         throw std::invalid_argument("launch: threads, cluster and units_per_block must be positive");
     if (g.team > 0 && (!cooperative_ || cluster_ > 1 || words.empty()))
         throw std::invalid_argument("launch: blocks that share a row are launched cooperatively, without clusters");
-    if (g.claimed && g.team == 0) throw std::invalid_argument("launch: only a team's blocks claim their shares");
+    if (g.unit_slots < 0 || (g.unit_slots > 0 && g.team == 0))
+        throw std::invalid_argument("launch: only a team's blocks claim their shares");
     if (g.hands_out && (cluster_ == 1 || words.empty()))
         throw std::invalid_argument("launch: clusters take units from a counter, whose address is the last word");
     if (words_.size() > kMostWords) throw std::invalid_argument("launch: more than 4096 bytes of arguments");
@@ -105,8 +106,9 @@ Launch::Launch(Kernel& kernel, const Geometry& g, int arrays, const std::vector<
         const std::int64_t resident = std::int64_t{resident_blocks_} * multiprocessors();
         if (resident < g.team) throw Failure(720, "fit " + std::to_string(g.team) + " blocks on the GPU at once");
         const std::int64_t units = grid;
-        grid = g.claimed ? std::min(units * g.team, resident) : std::min(units, resident / g.team) * g.team;
-        const std::int64_t slots = g.claimed ? units * (g.team + 1) : grid;
+        const bool claimed = g.unit_slots > 0;
+        grid = claimed ? std::min(units * g.team, resident) : std::min(units, resident / g.team) * g.team;
+        const std::int64_t slots = claimed ? units * g.unit_slots : grid;
         scratch_bytes_ = static_cast<std::size_t>(kScratchHead + slots * g.scratch_bytes);
     } else if (g.waves > 0) {
         std::int64_t resident;

@@ -47,8 +47,8 @@ struct Geometry {
     int team = 0;   // blocks that share a unit and wait for each other: as many teams as are resident at once
     std::int64_t scratch_bytes = 0;  // of memory that such blocks share, for each; its address is the last word
     bool hands_out = false;  // clusters take units from a counter, in scratch memory, as they are ready for them
-    bool claimed = false;    // blocks of a team take their shares of units from it: as many blocks as are resident at
-                             // once, and scratch memory for each share and each unit
+    int unit_slots = 0;      // where blocks take their shares of units from it: as many blocks as are resident at
+                             // once, and so many parts of scratch memory for each unit; 0: they do not
 };
 
 // A kernel bound to one problem: all of a launch but its arrays' addresses and the stream.

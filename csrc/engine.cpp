@@ -92,12 +92,12 @@ BoundHandle bind(int op, int algorithm, int in, int second, int third, int out, 
 
 BoundHandle bind_gpu(cuda::Kernel& kernel, const std::string& algorithm, int threads, int cluster, bool cooperative,
                      unsigned shared_bytes, std::int64_t units, std::int64_t units_per_block, int waves, int team,
-                     std::int64_t scratch_bytes, bool hands_out, bool claimed, int arrays,
+                     std::int64_t scratch_bytes, bool hands_out, int unit_slots, int arrays,
                      const std::vector<std::int64_t>& words, int out, const std::vector<std::int64_t>& shape,
                      nb::object make, nb::tuple positional, nb::object keyword_names, nb::tuple keyword_values,
                      nb::object finish) {
-    const cuda::Geometry geometry{threads, cluster, cooperative,   shared_bytes, units,  units_per_block,
-                                  waves,   team,    scratch_bytes, hands_out,    claimed};
+    const cuda::Geometry geometry{threads, cluster, cooperative,   shared_bytes, units,     units_per_block,
+                                  waves,   team,    scratch_bytes, hands_out,    unit_slots};
     Result result;
     set_result(result, checked<DType>(out, 4, "unknown result dtype"), shape);
     return {std::make_shared<Bound>(
@@ -233,7 +233,7 @@ NB_MODULE(_engine, m) {
           "split"_a, "nontemporal"_a, "threads"_a, "shape"_a);
     m.def("bind_gpu", &bind_gpu, nb::kw_only(), "kernel"_a, "algorithm"_a, "threads"_a, "cluster"_a, "cooperative"_a,
           "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "team"_a = 0, "scratch_bytes"_a = 0,
-          "hands_out"_a = false, "claimed"_a = false, "arrays"_a, "words"_a, "result_dtype"_a, "shape"_a,
+          "hands_out"_a = false, "unit_slots"_a = 0, "arrays"_a, "words"_a, "result_dtype"_a, "shape"_a,
           "make"_a.none(), "positional"_a, "keyword_names"_a.none(), "keyword_values"_a, "finish"_a.none());
     m.def("gpu_grid", &gpu_grid, "bound"_a);
     m.def("relaunch", &relaunch, "bound"_a, "x"_a, "out"_a, "times"_a);

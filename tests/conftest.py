@@ -1,4 +1,5 @@
 import os
+import sys
 from collections import Counter
 
 import pytest
@@ -26,6 +27,14 @@ def count_example():
         _examples[name] += 1
 
     return count
+
+
+@pytest.fixture(autouse=True)
+def _gpu_memory(request):
+    """A test on a GPU gives its memory back: PyTorch would keep it, and other processes of the run have none left."""
+    yield
+    if request.node.get_closest_marker("gpu") and "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 @pytest.fixture

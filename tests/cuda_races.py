@@ -48,6 +48,8 @@ def _teams():
         for blocks, length in ((2, 701), (18, 4701)):
             tuning = Tuning(threads=64, blocks=blocks, handed=True, held=1)
             cases.append(launch("claimed", op, Layout((5, length), past=(1, 1)), algorithm="split", tuning=tuning))
+        tuning = Tuning(threads=64, blocks=16, handed=True, held=1)
+        cases.append(launch("claimed, in turns", op, Layout((3, 8192)), algorithm="split", tuning=tuning))
         for staged in (False, True):
             tuning = Tuning(threads=64, blocks=2, staged=staged, handed=staged)
             cases.append(launch("cluster", op, Layout((7, 701), past=(1, 1)), algorithm="cluster", tuning=tuning))

@@ -57,10 +57,11 @@ def many_blocks():
             algorithm = "split"
             tuning = Tuning(threads=64, blocks=blocks, staged=True if op == "log_softmax" else None)
             found.append(launch(f"{blocks} blocks", op, Layout((3, 3001)), algorithm=algorithm, tuning=tuning))
+    # Of rows of whole packs slices take turns at them, where they are a multiple of so many.
     return found + [
         launch(f"{blocks} slices that are claimed", op, Layout((4, length)), algorithm="split", tuning=tuning)
-        for blocks in (1, 2, 17, 33, 70)
-        for op, length in (("softmax", 12001), ("log_softmax", 12000))
+        for blocks in (1, 2, 16, 17, 33, 70, 150)
+        for op, length in (("softmax", 12001), ("log_softmax", 12000), ("softmax", 60004 if blocks > 2 else 12004))
         for tuning in [Tuning(threads=128, blocks=blocks, handed=True, held=8 if blocks == 1 else 1)]
     ]
 

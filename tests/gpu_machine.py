@@ -50,7 +50,7 @@ class Gpu:
             team=plan.team,
             scratch_bytes=plan.scratch_bytes,
             hands_out=plan.hands_out,
-            claimed=plan.claims,
+            unit_slots=plan.unit_slots,
             words=words[plan.arrays :],
             result_dtype=0,
             shape=(1,),

@@ -22,7 +22,7 @@ from simulator import Simulator, SimulatorError
 from ulp import max_ulp
 
 from onepass.cuda.device import by_name
-from onepass.cuda.kernel_plan import Team
+from onepass.cuda.kernel_plan import TOTAL_SLOTS, Team
 from onepass.cuda.plan import Tuning, make_cuda_plan
 from onepass.problem import make_problem
 
@@ -226,7 +226,7 @@ def test_slices_are_claimed_from_the_counter_and_it_is_left_at_zero(simulated):
     assert (leaving, handed) == (0, 0)
     exchanges = [-(-case.plan.units // max(1, 10 // case.plan.team)) for case in TWO_SIZES]
     assert sequence == 4 * (sum(exchanges) + len(CLAIMED))  # one number for all slices of a launch
-    assert most == 18 * 3 * 2 + 3 * 2  # pairs of words of log_softmax's states, and of its rows' totals
+    assert most == (18 + TOTAL_SLOTS) * 3 * 2  # pairs of words of log_softmax's states, and of its rows' totals
     assert [case.plan.blocks(1, 10) < case.plan.units * case.plan.team for case in CLAIMED] == [True, True, False]
     assert ["each_reads = true" in case.plan.kernel for case in CLAIMED] == [True, False, True]
 
@@ -264,7 +264,10 @@ def test_slices_that_fit_nowhere_are_refused():
     with pytest.raises(ValueError, match="does not fit the slices of as many blocks as are at work"):
         launch("", "softmax", Layout((1, 1 << 26)), algorithm="split", tuning=Tuning(handed=True))
     with pytest.raises(ValueError, match="does not fit the slices"):
-        launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(handed=True, blocks=257))
+        launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(handed=True, blocks=529))
+    with pytest.raises(ValueError, match="12 slices are no whole number of 8 that take turns"):
+        tuning = Tuning(handed=True, blocks=12, spread=8)
+        launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=tuning)
     with pytest.raises(ValueError, match="blocks are at work at once"):
         launch("", "sum", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(blocks=4000))
 
@@ -355,7 +358,8 @@ CLAIMED_AS_MEASURED = {
     ((16, 1048576), "float32", "softmax"): None,
     ((1, 4194304), "float32", "softmax"): None,  # all on the chip at once
     ((128, 262144), "float32", "softmax"): None,  # for clusters
-    ((64, 8388608), "float32", "softmax"): None,  # more slices than a block has threads
+    ((32, 8388608), "float32", "softmax"): (8, 8),  # two slices for each thread of the block that has the last
+    ((32, 16777216), "float32", "softmax"): None,  # more than there is room for
     ((128, 2097152), "bfloat16", "softmax"): (4, 12),
     ((512, 1048576), "float16", "softmax"): (4, 12),
     ((64, 1048576), "bfloat16", "softmax"): None,
@@ -381,13 +385,48 @@ def test_slices_are_claimed_where_it_was_measured_to_pay(problem):
     assert (plan.algorithm, words["packs"], words["waiting"], plan.reads) == ("split", held, waiting, 1)
     pack, size = words["pack"], 2 if dtype != "float32" else 4
     assert plan.shared_bytes == waiting * plan.threads * pack * size
-    # Slices hold the row, their blocks are at work at once, and one of them has a thread for each.
+    # Slices hold the row, and their blocks are at work at once.
     assert plan.team * plan.threads * (held + waiting) * pack >= shape[1] - 2 * 128 // size
-    assert plan.team <= min(plan.threads, plan.resident(device) * device.multiprocessors)
+    assert plan.team <= plan.resident(device) * device.multiprocessors
+    assert words["slots"] == -(-plan.team // plan.threads)
     assert plan.blocks(plan.resident(device), device.multiprocessors) == plan.resident(device) * device.multiprocessors
-    assert plan.slots(1) == plan.units * (plan.team + 1)
+    assert plan.slots(1) == plan.units * (plan.team + TOTAL_SLOTS)
     assert f"{plan.team} blocks of 256 per row" in str(plan) and "in registers and in" in str(plan)
     assert any("slices that blocks claim as they are ready" in why for why in plan.why)
+
+
+# Few rows that are read once: shape, type, operation -> algorithm, blocks of a row and their threads.
+REDUCED_AS_MEASURED = {
+    ((1, 16384), "bfloat16", "logsumexp"): ("cluster", 8, 256),
+    ((1, 65536), "float32", "logsumexp"): ("cluster", 16, 256),
+    ((1, 128256), "float32", "logsumexp"): ("split", 32, 512),  # too much to do for so few threads
+    ((1, 128256), "float32", "sum"): ("cluster", 16, 256),
+    ((8, 128256), "bfloat16", "logsumexp"): ("cluster", 16, 256),
+    ((32, 128256), "bfloat16", "amax"): ("cluster", 8, 256),
+    ((64, 50257), "bfloat16", "logsumexp"): ("cluster", 8, 128),
+    ((1, 1048576), "float32", "logsumexp"): ("split", 128, 512),
+    ((1, 4194304), "float32", "sum"): ("split", 128, 512),
+    ((8, 128256), "float32", "logsumexp"): ("split", 32, 512),
+    ((8, 1048576), "bfloat16", "mean"): ("split", 32, 512),
+    ((1, 16777216), "float32", "logsumexp"): ("split", 128, 1024),
+    ((32, 1048576), "float32", "logsumexp"): ("split", 4, 1024),
+    ((3, 16777216), "float32", "sum"): ("split", 44, 1024),  # 32 would leave a quarter of the GPU idle
+}
+
+
+@pytest.mark.parametrize("problem", REDUCED_AS_MEASURED, ids=str)
+def test_few_rows_are_reduced_as_measured(problem):
+    shape, dtype, op = problem
+    plan = make_cuda_plan(make_problem(op, dtype, shape, (1,)), by_name("h200"), addresses=(0, 0))
+    blocks = plan.cluster if plan.algorithm == "cluster" else plan.team
+    assert (plan.algorithm, blocks, plan.threads) == REDUCED_AS_MEASURED[problem]
+    assert plan.reads == 1 and plan.shared_bytes == 0
+
+
+def test_few_rows_are_reduced_without_clusters_where_there_are_none():
+    problem = make_problem("logsumexp", "bfloat16", (1, 128256), (1,))
+    plan = make_cuda_plan(problem, by_name("a100"), addresses=(0, 0))
+    assert (plan.algorithm, plan.threads, plan.team) == ("split", 512, 32)
 
 
 def test_claims_are_not_for_devices_or_tunings_that_say_otherwise():

@@ -42,7 +42,7 @@ def stream():
     return next(_streams)
 
 
-def bind_team(kernel, team=5, rows=64, scratch_bytes=64, claimed=False):
+def bind_team(kernel, team=5, rows=64, scratch_bytes=64, unit_slots=0):
     words = (*WORDS, 0)  # the last is the address
     return bind(
         kernel,
@@ -52,7 +52,7 @@ def bind_team(kernel, team=5, rows=64, scratch_bytes=64, claimed=False):
         units_per_block=1,
         words=words,
         scratch_bytes=scratch_bytes,
-        claimed=claimed,
+        unit_slots=unit_slots,
     )
 
 
@@ -74,17 +74,19 @@ def test_the_grid_is_whole_teams_that_are_resident_at_once(stub, kernel, run, st
 
 @pytest.mark.parametrize(("rows", "team", "grid"), [(3, 5, 15), (64, 5, 2 * 132), (64, 264, 264), (1, 1, 1)])
 def test_blocks_that_claim_slices_are_all_that_are_resident(stub, kernel, run, stream, rows, team, grid):
-    """Also where they are no whole number of teams; each slice and each row has its place in scratch memory."""
+    """Also where they are no whole number of teams; a row has as many places in scratch memory as the plan says."""
     stub.set_occupancy(2)
-    address = run(bind_team(kernel, team, rows, scratch_bytes=640, claimed=True), stream)
+    address = run(bind_team(kernel, team, rows, scratch_bytes=640, unit_slots=team + 3), stream)
     assert list(stub.launched.grid) == [grid, 1, 1]
     assert (stub.launched.cluster, stub.launched.cooperative) == (1, 1)
-    assert not any(ctypes.string_at(address, HEAD + 640 * rows * (team + 1)))
+    assert not any(ctypes.string_at(address, HEAD + 640 * rows * (team + 3)))
 
 
 def test_claims_without_a_team_make_no_sense(kernel):
     with pytest.raises(ValueError, match="only a team's blocks claim their shares"):
-        bind(kernel, claimed=True)
+        bind(kernel, unit_slots=2)
+    with pytest.raises(ValueError, match="only a team's blocks claim their shares"):
+        bind_team(kernel, unit_slots=-1)
 
 
 def test_a_team_that_does_not_fit_is_refused(stub, kernel):

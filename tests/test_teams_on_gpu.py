@@ -111,6 +111,7 @@ CLAIMS = {
     "as the planner cuts it": ((100, 400001), {}),
     "whole rows": ((40, 1 << 20), {}),
     "many small slices": ((60, 100003), {"threads": 128, "blocks": 100, "held": 1}),
+    "more slices than threads": ((20, 1200000), {"threads": 128, "blocks": 520, "held": 1}),
     "few slices": ((300, 50257), {"blocks": 3}),
     "as many slices as blocks": ((3, 300001), {"blocks": 40}),
     "in registers": ((90, 128256), {"kept": 0, "held": 4}),

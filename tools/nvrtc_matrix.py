@@ -79,7 +79,7 @@ def problems() -> Iterator[tuple]:
                 yield op, dtype, result, shape, 1, "cluster", known
     for op in ("softmax", "log_softmax"):  # slices that blocks claim
         for addresses in (known, unknown):
-            for shape in ((64, 524288), (64, 524289), (128, 1000003), (512, 524289)):
+            for shape in ((64, 524288), (64, 524289), (128, 1000003), (512, 524289), (32, 8388608), (16, 8388609)):
                 yield op, "float32", "float32", shape, 1, None, addresses
             for shape in ((64, 1048577), (128, 2097152), (32, 8388608)):
                 yield op, "bfloat16", "bfloat16", shape, 1, None, addresses
@@ -111,6 +111,10 @@ def problems() -> Iterator[tuple]:
             yield op, dtype, dtype, (32, 256, 3136), 1, None, known
         for algorithm in ("block_smem", "block_uncached", "three_pass", "online"):
             yield "softmax", dtype, dtype, (4096, 4096), 1, algorithm, known
+    for op in ("logsumexp", "sum", "amax"):  # few rows that are read once, by clusters and by blocks of 512 and 1024
+        for dtype in ("float32", "bfloat16", "float64"):
+            for shape in ((1, 40000), (50, 40001), (1, 1 << 20), (1, (1 << 20) + 1), (1, 1 << 26), (1, (1 << 26) + 1)):
+                yield op, dtype, dtype, shape, 1, None, known
     for op in ("mean", "amin", "sum"):
         for dtype in ("float16", "float64"):
             yield op, dtype, dtype, (4096, 4096), 1, None, known

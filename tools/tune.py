@@ -66,7 +66,8 @@ def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[objec
     yield "split", {"staged": (False, True), "threads": THREADS[1:], "blocks": (None, *blocks)}
     yield "split", {"staged": (True,), "threads": THREADS[1:], "resident": (1, 2, 3, 4)}
     if op not in GRADIENTS:
-        yield "split", {"handed": (True,), "held": (4, 8, 10), "kept": (0, 8, 12, 16), "threads": THREADS[1:4]}
+        claimed = {"handed": (True,), "spread": (1, 8)}
+        yield "split", {"held": (4, 8, 10), "kept": (0, 8, 12, 16), "threads": THREADS[1:4], **claimed}
     clusters = {"threads": THREADS, "blocks": (2, 4, 8, 16), "handed": (False, True)}
     yield "cluster", {"staged": (False, True), **clusters}
     if op not in GRADIENTS:

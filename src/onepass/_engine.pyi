@@ -62,7 +62,7 @@ def bind_gpu(
     team: int = 0,
     scratch_bytes: int = 0,
     hands_out: bool = False,
-    claimed: bool = False,
+    unit_slots: int = 0,
     arrays: int,
     words: Sequence[int],
     result_dtype: int,

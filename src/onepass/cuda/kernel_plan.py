@@ -33,6 +33,7 @@ WAVES = 1024
 # Or a block for all its rows: what it takes to step on costs a small problem 0.1 of 4 us (H200, rows of up to 8192).
 ONCE = 0
 MOST_BLOCKS = (1 << 31) - 1  # of a grid
+TOTAL_SLOTS = 32  # of scratch memory for the total of a row: claims.h's kTotals
 _OPS = {
     "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
@@ -117,6 +118,7 @@ class Tuning:
     staged: bool | None = None
     blocks: int | None = None  # per row, split, cluster and stream
     parts: int | None = None  # of a slice of split or cluster that waits in shared memory
+    spread: int | None = None  # slices that take turns at their packs, of those that are claimed
     # Clusters take rows as they are ready for them; False: each has one. Of split, blocks claim slices.
     handed: bool | None = None
     # Blocks that share a tile in their registers are a cluster, strided_split; of a gradient also one block, strided.
@@ -145,7 +147,7 @@ class CudaPlan:
     result_bytes: int
     team: int = 0  # blocks that share a row through memory, all teams of a launch at work at once; 0: none do
     # Of memory that such blocks share, for each; clusters have a counter of rows there, no more. Where blocks claim
-    # slices, for each slice and each row.
+    # slices, for each of unit_slots.
     scratch_bytes: int = 0
     why: tuple[str, ...] = field(default=(), compare=False)
 
@@ -182,9 +184,16 @@ class CudaPlan:
         # Clusters: as many as fit, if no multiprocessor is left over.
         return min(units, max(1, resident // self.cluster) * self.cluster * self.waves)
 
+    @property
+    def unit_slots(self) -> int:
+        """Of scratch memory for each row whose slices blocks claim: one for each slice, and those of its total."""
+        if not self.claims:
+            return 0
+        return self.team + (0 if dict(self.shape)["each_reads"] == "true" else TOTAL_SLOTS)
+
     def slots(self, grid: int) -> int:
         """In scratch memory, of scratch_bytes each, of a launch of so many blocks that meet there."""
-        return self.units * (self.team + 1) if self.claims else grid
+        return self.units * self.unit_slots if self.claims else grid
 
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""

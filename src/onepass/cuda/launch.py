@@ -93,7 +93,7 @@ def bind(problem: Problem, source: Input, out: Any, plan: CudaPlan) -> _engine.B
         team=plan.team,
         scratch_bytes=plan.scratch_bytes,
         hands_out=plan.hands_out,
-        claimed=plan.claims,
+        unit_slots=plan.unit_slots,
         words=plan.words,
         result_dtype=arrays.DTYPES.index(problem.result_dtype),
         shape=problem.result_shape,

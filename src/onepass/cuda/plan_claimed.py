@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .kernel_plan import Choice, CudaPlan, Team, Tuning, build, line_packs
+from .kernel_plan import TOTAL_SLOTS, Choice, CudaPlan, Team, Tuning, build, line_packs
 from .team_cut import Registers, extra_registers, room, slice_packs
 from .thresholds import (
     ACCESS_BYTES,
@@ -13,6 +13,7 @@ from .thresholds import (
     CLAIMED_LOG_HALVES_BYTES,
     CLAIMED_ROW_BYTES,
     CLAIMED_SLICES,
+    CLAIMED_SPREAD,
     CLAIMED_WAVES,
     EACH_READS_SLICES,
     FEWEST_CLAIMED_BYTES,
@@ -22,7 +23,7 @@ from .thresholds import (
     ceil_div,
 )
 
-# What the counter of claims.h holds, beside a last claim of each block.
+# What the counters of claims.h hold, of slices beside a last claim of each block, and of words in slots.
 _MOST_SLICES = (1 << 32) - (1 << 20)
 
 
@@ -37,6 +38,7 @@ class ClaimedCut:
     held: int  # packs of a slice that a thread has in registers
     waiting: int  # and in shared memory
     shared_bytes: int
+    spread: int  # slices that take turns at their packs
 
     @property
     def sentence(self) -> str:
@@ -68,13 +70,15 @@ def claims_pay(choice: Choice, pack: int, alignment: str) -> bool:
 
 def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) -> CudaPlan:
     """The plan; refused with a reason where the GPU does not hold a row."""
+    tuning, rows = choice.tuning, choice.problem.rows
+    if tuning.spread and tuning.blocks and tuning.blocks % tuning.spread:
+        raise choice.refuse(f"{tuning.blocks} slices are no whole number of {tuning.spread} that take turns")
     cut = cut_claimed(choice, pack, alignment)
-    rows = choice.problem.rows
     if cut is None:
         bytes_of_row = choice.problem.length * choice.kept_size
         raise choice.refuse(f"a row of {bytes_of_row} bytes does not fit the slices of as many blocks as are at work")
-    if rows * cut.slices > _MOST_SLICES:
-        raise choice.refuse(f"blocks claim up to {_MOST_SLICES} slices, and there are {rows * cut.slices}")
+    if rows * (cut.slices + TOTAL_SLOTS) * ceil_div(state_bytes, 8) > _MOST_SLICES:
+        raise choice.refuse(f"blocks claim too many slices: {rows * cut.slices}, and 2^32 are counted")
     choice.why.append(cut.sentence)
     packs = slice_packs(cut.row_packs, cut.slices, line_packs(choice, pack), cut.threads)
     return build(
@@ -89,6 +93,8 @@ def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) ->
             "resident": cut.resident,
             "packs": cut.held,
             "waiting": cut.waiting,
+            "spread": cut.spread,
+            "slots": ceil_div(cut.slices, cut.threads),
             "each_reads": cut.slices <= EACH_READS_SLICES,
             "pack": pack,
             "alignment": alignment,
@@ -114,7 +120,8 @@ def cut_claimed(choice: Choice, pack: int, alignment: str) -> ClaimedCut | None:
     of_a_pack = max(1, pack * size // 4)
     others = OTHER_CLAIMED_REGISTERS[size]
     beside_edge = alignment != "whole" and held * of_a_pack > MOST_CLAIMED_BESIDE_EDGE
-    if beside_edge or (alignment == "apart" and pack * size > ACCESS_BYTES):
+    several_accesses = pack * size > ACCESS_BYTES or choice.problem.op == "log_softmax"
+    if beside_edge or (alignment == "apart" and several_accesses):
         others += CLAIMED_EDGE_REGISTERS
     fit = min(device.max_threads // threads, Registers(of_a_pack, held, others).blocks(device, threads, held))
     resident = min(tuning.resident or most.resident, fit)
@@ -123,10 +130,15 @@ def cut_claimed(choice: Choice, pack: int, alignment: str) -> ClaimedCut | None:
     pack_bytes = threads * pack * size  # of a pack of each thread
     waiting = min(most.waiting // pack if tuning.kept is None else tuning.kept, room(choice, resident) // pack_bytes)
     row_packs = max(1, choice.problem.length // pack)
-    slices = tuning.blocks or ceil_div(row_packs, threads * (held + waiting))
+    fewest = ceil_div(row_packs, threads * (held + waiting))
+    spread = tuning.spread or (CLAIMED_SPREAD if alignment == "whole" else 1)
+    most_slices = resident * device.multiprocessors
+    slices = tuning.blocks or ceil_div(fewest, spread) * spread
+    if tuning.spread is None and (slices % spread or not spread < slices <= most_slices):
+        spread, slices = 1, tuning.blocks or fewest
     of_a_thread = ceil_div(ceil_div(row_packs, slices), threads)
     waiting = max(0, of_a_thread - held)
-    # One block of a row has a thread for the state of each slice.
-    if slices > min(resident * device.multiprocessors, threads) or waiting * pack_bytes > room(choice, resident):
+    if slices > most_slices or slices % spread or waiting * pack_bytes > room(choice, resident):
         return None
-    return ClaimedCut(row_packs, slices, threads, resident, min(held, of_a_thread), waiting, waiting * pack_bytes)
+    shared_bytes = waiting * pack_bytes
+    return ClaimedCut(row_packs, slices, threads, resident, min(held, of_a_thread), waiting, shared_bytes, spread)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..problem import REDUCTIONS
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
 from .plan_split import build_split, part_packs, split_registers, state_bytes
-from .team_cut import TeamCut, does_not_fit, extra_registers, most_resident
+from .team_cut import TeamCut, does_not_fit, extra_registers, few_rows, most_resident
 from .thresholds import (
     BLOCK_LENGTH,
     CLUSTER_BLOCKS_PER_MULTIPROCESSOR,
@@ -17,11 +17,13 @@ from .thresholds import (
     FEW_BLOCKS_PER_MULTIPROCESSOR,
     FEW_CLUSTERED_PER_MULTIPROCESSOR,
     FEW_ROWS_EACH_HALVES,
+    FEWEST_CLUSTER_REDUCED_PACKS,
     FEWEST_HANDED_BYTES,
     FEWEST_LOG_HALVES,
     HANDED_SLICE_BYTES,
     HANDED_THREADS,
     LARGE_CLUSTER,
+    LARGE_CLUSTER_REDUCED_PACKS,
     LARGE_CLUSTER_SLICE,
     LONE_THREADS,
     LONG_CLUSTER_PACKS,
@@ -30,6 +32,7 @@ from .thresholds import (
     LONGEST_ROW_EACH,
     MOST_BLOCK_REGISTERS,
     MOST_BYTES_OF_FEWEST_HANDED_ROWS,
+    MOST_CLUSTER_REDUCED_BYTES,
     MOST_HANDED_BYTES,
     MOST_ROWS_PER_MULTIPROCESSOR,
     MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS,
@@ -71,13 +74,30 @@ def cluster_pays(choice: Choice, pack: int, alignment: str) -> bool:
 
 
 def _measured(choice: Choice, pack: int, alignment: str) -> Tuning | None:
-    """The clusters that are; None without any, where rows are read once or computed in float64, or with a tuning."""
-    if choice.tuning != Tuning() or not choice.elementwise or choice.registers_per_element > 1:
+    """The clusters that are; None without any, where rows are computed in float64, or with a tuning."""
+    if choice.tuning != Tuning() or choice.registers_per_element > 1:
         return None
     if choice.device.most_clustered < PORTABLE_CLUSTER:
         return None
+    if not choice.elementwise:
+        return _reduced(choice, pack)
     each = _row_each(choice, pack, alignment)
     return each or (_handed_tuning(choice) if _handing_out_pays(choice, alignment) else None)
+
+
+def _reduced(choice: Choice, pack: int) -> Tuning | None:
+    """The clusters for few rows that are read once: blocks that meet in memory wait longer for each other."""
+    rows, packs, multiprocessors = choice.problem.rows, choice.problem.length // pack, choice.device.multiprocessors
+    wide_logsumexp = choice.problem.op == "logsumexp" and choice.x_size == 4
+    most_bytes = MOST_CLUSTER_REDUCED_BYTES // (2 if wide_logsumexp else 1)
+    if not few_rows(choice) or choice.problem.length * choice.x_size > most_bytes:
+        return None
+    many = rows * PORTABLE_CLUSTER > 2 * multiprocessors  # small blocks, so that a multiprocessor has as many threads
+    if packs < FEWEST_CLUSTER_REDUCED_PACKS * (2 if many else 1):
+        return None
+    large = packs >= LARGE_CLUSTER_REDUCED_PACKS and rows * LARGE_CLUSTER <= multiprocessors
+    blocks = LARGE_CLUSTER if large and choice.device.most_clustered >= LARGE_CLUSTER else PORTABLE_CLUSTER
+    return Tuning(blocks=blocks, threads=ROW_EACH_THREADS if many else CLUSTER_THREADS)
 
 
 def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:

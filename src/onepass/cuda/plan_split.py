@@ -11,6 +11,7 @@ from .team_cut import (
     Registers,
     TeamCut,
     cut_held,
+    cut_reduced,
     cut_staged,
     cut_streamed,
     does_not_fit,
@@ -23,7 +24,6 @@ from .team_cut import (
 from .thresholds import (
     ALONE_ROWS_PER_MULTIPROCESSOR,
     FEW_REDUCED_PACKS,
-    FEW_REDUCED_PER_THREAD,
     HELD_WAVES,
     LONE_THREADS,
     LONG_STAGED_BLOCKS,
@@ -57,11 +57,8 @@ def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> Cud
         return plan_claimed(choice, pack, alignment, state_bytes(choice))
     if choice.elementwise and algorithm == "split":
         return build_split(choice, algorithm, "split", pack, alignment, _cut_waiting(choice, pack, alignment, packs))
-    # A slice waits nowhere: a reduction reads it once, `stream` twice.
-    reads, few_per_thread = (2, 0) if choice.elementwise else (1, FEW_REDUCED_PER_THREAD)
-    # 64 registers each are too few for packs of 8 on sm_100, and for two reads: they spill.
-    fewer = int(choice.x_size == 2 or reads == 2)
-    cut = cut_streamed(choice, packs, reads=reads, fewer=fewer, few_per_thread=few_per_thread)
+    # A slice waits nowhere: a reduction reads it once, `stream` twice, for which 64 registers each are too few.
+    cut = cut_streamed(choice, packs, reads=2, fewer=1) if choice.elementwise else cut_reduced(choice, packs)
     function = "split_reduce" if choice.problem.op in REDUCTIONS else "stream"
     return build_split(choice, algorithm, function, pack, alignment, cut)
 

@@ -11,9 +11,15 @@ from .thresholds import (
     FEW_ROWS_PACKS,
     FEW_ROWS_SHARE,
     LONG_SPLIT_THREADS,
+    MOST_REDUCED_BLOCKS,
+    REDUCED_PACKS,
+    REDUCED_SHARE,
+    REDUCED_THREADS,
+    REDUCED_THREADS_PER_MULTIPROCESSOR,
     SPLIT_THREADS,
     SPLIT_THREADS_PER_MULTIPROCESSOR,
     ceil_div,
+    floor_power,
 )
 
 
@@ -171,21 +177,42 @@ def cut_staged(
     return TeamCut(packs, blocks, threads, resident, shared_bytes=shared_bytes)
 
 
-def cut_streamed(choice: Choice, packs: int, *, reads: int, fewer: int, few_per_thread: int = 0) -> TeamCut:
-    """A row whose slices wait nowhere. Of up to `few_per_thread` packs a thread it has two blocks a multiprocessor;
-    `fewer`: as most_resident's."""
+def cut_streamed(choice: Choice, packs: int, *, reads: int, fewer: int) -> TeamCut:
+    """A row whose slices wait nowhere. `fewer`: as most_resident's."""
     multiprocessors, rows = choice.device.multiprocessors, max(1, choice.problem.rows)
     threads = choice.tuning.threads or SPLIT_THREADS
     resident = most_resident(choice, threads, fewer)
     blocks = choice.tuning.blocks
     if blocks is None:
-        spread = resident * multiprocessors // rows
-        if packs < few_per_thread * threads * spread:
-            spread = min(2, resident) * multiprocessors // rows
-        blocks = max(1, min(spread, packs // threads))
+        blocks = max(1, min(resident * multiprocessors // rows, packs // threads))
     if blocks > resident * multiprocessors:
         raise choice.refuse(f"no more than {resident * multiprocessors} blocks are at work at once")
     return TeamCut(packs, blocks, threads, resident, reads=reads)
+
+
+def cut_reduced(choice: Choice, packs: int) -> TeamCut:
+    """The same of a row that is read once and not written: as many threads as read at the speed of memory, in blocks
+    that are few for what they tell each other, and a number of which divides most rows."""
+    tuning, multiprocessors, rows = choice.tuning, choice.device.multiprocessors, max(1, choice.problem.rows)
+    most_threads = REDUCED_THREADS_PER_MULTIPROCESSOR // choice.registers_per_element
+    if choice.x_size == 2 and choice.device.major < 9:
+        most_threads //= 2  # ptxas takes more registers there for packs of 8: it spills
+    threads = tuning.threads or REDUCED_THREADS
+
+    def spread(threads: int) -> int:
+        each = max(1, most_threads // threads * multiprocessors // rows)
+        power = floor_power(each)
+        return power if power >= REDUCED_SHARE * each else each
+
+    blocks = max(1, min(spread(threads), MOST_REDUCED_BLOCKS, floor_power(ceil_div(packs, threads))))
+    if not tuning.threads and packs > REDUCED_PACKS * threads * blocks:
+        threads = most_threads
+        blocks = spread(threads)
+    blocks = tuning.blocks or blocks
+    resident = max(1, most_threads // threads)
+    if blocks > resident * multiprocessors:
+        raise choice.refuse(f"no more than {resident * multiprocessors} blocks are at work at once")
+    return TeamCut(packs, blocks, threads, resident)
 
 
 def most_resident(choice: Choice, threads: int, fewer: int) -> int:

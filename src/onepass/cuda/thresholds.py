@@ -211,6 +211,15 @@ PARTED_PACKS = 14
 # for 11.9, 32x128256 15.1 for 16.0, 128x131072 40.2 for 41.5, 512x128256 135.7 for 136.4 handed out.
 LONGEST_ROW_EACH = {2: 1 << 18, 4: 1 << 17}
 
+# Few rows that are read once, of so many packs at least, and not too long, are for clusters of 8, longer and fewer ones
+# of 16: logsumexp float32 1x65536 5.8 by 16, 6.7 by 8, 6.7 by blocks that meet in memory, but 1x128256 7.8 for 7.1,
+# 16x16384 5.5 by 8, 6.3 by 16; bfloat16 1x16384 4.7 for 6.3 by one block, 1x32000 4.9 for 8.5, 8x128256 7.1 for 8.7,
+# 64x50257 8.8 by 8 of 128 threads, 11.3 by 8 of 256; sum float32 1x128256 5.9 for 6.8, 32x128256 10.7 for 12.6,
+# bfloat16 8x262144 6.6 for 8.4. Longer rows of float32 give logsumexp too much to do for so few threads.
+FEWEST_CLUSTER_REDUCED_PACKS = 2048
+LARGE_CLUSTER_REDUCED_PACKS = 8192
+MOST_CLUSTER_REDUCED_BYTES = 512 << 10
+
 # ---- slices that blocks claim as they are ready; H200, November 2026, us, against what was planned before ----
 
 
@@ -250,6 +259,10 @@ LONGEST_ROW_BYTES = 8 << 20
 # log_softmax of 16-bit elements computes exponentials twice, and gains nothing below that: 256x1048576 306 for 305,
 # 32x4194304 178 for 178, but 32x8388608 372 for 451.
 CLAIMED_LOG_HALVES_BYTES = 16 << 20
+# Slices that take turns at their packs, of rows of whole packs: what they share comes and goes in the order of memory.
+# H200, November 2026, us: 128x524288 float32 143 for 145, 512x524288 538 for 543, 128x2097152 582 for 582; copies by
+# slices 526 for 550.
+CLAIMED_SPREAD = 8
 # Every block reads the states of a row of so few slices; of more of them one block does, and tells the others:
 # 128x2097152, 74 slices, 604 for 626, 512x524288, 32 slices, 576 for 598, but 8x128256, 16 slices, 9.1 for 8.6.
 EACH_READS_SLICES = 16
@@ -280,9 +293,18 @@ MOST_BYTES_OF_FEWEST_HANDED_ROWS = {2: 256 << 10, 4: 0}
 CLUSTER_BLOCKS_PER_MULTIPROCESSOR = 8
 # 16-bit rows of which a multiprocessor has room for more are for a block.
 ROWS_HANDED_THAT_FIT = 2
-# A reduction that needs no more than so many packs a thread takes two blocks a multiprocessor: sums of 1x4194304 13.9
-# with 264 blocks, 15.6 with 528; logarithms of sums of 32x1048576 55.0 with 256, 48.3 with 512.
-FEW_REDUCED_PER_THREAD = 32
+# Few rows that are reduced: threads of a block, most blocks of a row, a pack for each thread at least; with more packs
+# for each than REDUCED_PACKS, blocks of as many threads as a multiprocessor has. H200, November 2026, us, against the
+# planner before, blocks of 256, two or four on a multiprocessor: logsumexp float32 1x524288 8.8 for 10.8, 1x1048576
+# 10.0 for 13.5, 1x4194304 14.7 for 17.8, 1x16777216 29.8 for 35.8, 1x100000000 108 for 118, 8x1048576 18.9 for 23.3,
+# 32x1048576 46.2 for 47.5; bfloat16 1x4194304 11.9 for 15.0; sum float32 1x4194304 12.8 for 13.3.
+REDUCED_THREADS = 512
+MOST_REDUCED_BLOCKS = 128
+REDUCED_PACKS = 16
+REDUCED_THREADS_PER_MULTIPROCESSOR = 1024
+# A power of two of them, unless that leaves more of the multiprocessors idle: logsumexp float32 1x4194304 14.6 by 128
+# blocks of 1024, 15.8 by 132, whose threads have as many packs, but not all of them.
+REDUCED_SHARE = 7 / 8
 # Dims that are shared have so many steps at least (modelled), and give each block so many.
 SHARED_STEPS = 4096
 FEWEST_STEPS = 256

@@ -62,7 +62,7 @@ __device__ __forceinline__ C keep_row(const Row& row, const KeptRow<Kept, C, Row
     };
     if constexpr (decltype(row.reader)::kAsRead) {
         const auto load = [&](int64 column) { return load_words<N>(row.reader.x + column); };
-        for_each_pack<kThreads, kInFlight>(row.cut, threadIdx.x, load, [&](int64 column, auto& words) {
+        for_each_pack<kThreads, kInFlight, 1>(row.cut, threadIdx.x, load, [&](int64 column, auto& words) {
             store_shared_words<N>(kept.reader.pack_at(column), words);
             max.template push<N>(words);
         });

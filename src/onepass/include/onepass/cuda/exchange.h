@@ -24,6 +24,11 @@ struct Team {
     __device__ __forceinline__ unsigned count(unsigned of_blocks) const {
         return blocks == 1 ? of_blocks : __umulhi(of_blocks, inverse);
     }
+    // The row of a slice. Of many slices the quotient may be one too many.
+    __device__ __forceinline__ unsigned row_of(unsigned slice) const {
+        const unsigned row = count(slice);
+        return row - (row * blocks > slice ? 1 : 0);
+    }
 };
 
 // What a kernel for shared rows is launched with.

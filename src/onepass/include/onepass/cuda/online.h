@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kShape.threads, 1) online(const __grid_constan
     for (int64 r = blockIdx.x; r < job.rows; r += gridDim.x) {
         const auto row = Rows::at(job, r);
         OnlineState<typename Rows::V> mine;
-        for_each<T, N>(row, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
+        constexpr int kLeft = Op::kElementwise ? 1 : kInFlight - 1;
+        for_each<T, N, kInFlight, kLeft>(row, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
         const auto max = reduce(mine.m, Max());
         const auto sum = total_of<Op>(mine.sum_at(max), reduce);
 

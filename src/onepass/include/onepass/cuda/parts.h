@@ -24,8 +24,9 @@ __device__ __forceinline__ void for_constants(F&& f) {
 }
 
 // The places in shared memory of the packs that the threads of a block have of a slice, kBefore of each thread's packs
-// left out: those wait elsewhere. The packs of a thread are numbered from the first that has a place.
-template <class Kept, int kThreads, int kBefore, class RowCut>
+// left out: those wait elsewhere. The packs of a thread are numbered from the first that has a place. kStep: as
+// Slice's.
+template <class Kept, int kThreads, int kStep, int kBefore, class RowCut>
 class Places {
    public:
     static constexpr int N = RowCut::kPack;
@@ -42,10 +43,8 @@ class Places {
         __device__ __forceinline__ explicit Mine(const RowCut& cut)
             : first(cut.pack_column(threadIdx.x)), left(static_cast<int>(cut.packs) - static_cast<int>(threadIdx.x)) {}
 
-        __device__ __forceinline__ bool has(int number) const { return (kBefore + number) * kThreads < left; }
-        __device__ __forceinline__ int64 column(int number) const {
-            return first + (kBefore + number) * (kThreads * N);
-        }
+        __device__ __forceinline__ bool has(int number) const { return (kBefore + number) * kStep < left; }
+        __device__ __forceinline__ int64 column(int number) const { return first + (kBefore + number) * (kStep * N); }
     };
 
     __device__ __forceinline__ Kept* at(int number) const { return kept_ + number * (kThreads * N); }
@@ -75,7 +74,7 @@ class Places {
 };
 
 // A part is kPacks packs of each of kThreads threads.
-template <class Kept, class C, int kThreads, int kPacks, int kParts, class RowCut>
+template <class Kept, class C, int kThreads, int kStep, int kPacks, int kParts, class RowCut>
 class PartedSlice {
    public:
     static constexpr int N = RowCut::kPack;
@@ -131,7 +130,7 @@ class PartedSlice {
     }
 
    private:
-    using AllPlaces = Places<Kept, kThreads, 0, RowCut>;
+    using AllPlaces = Places<Kept, kThreads, kStep, 0, RowCut>;
     using Mine = typename AllPlaces::Mine;
 
     const AllPlaces places_;

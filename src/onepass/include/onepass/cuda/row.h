@@ -58,8 +58,9 @@ struct Rows {
 inline constexpr int kInFlight = 4;
 
 // Calls visit(column, load(column)) for every pack of a row that is this thread's, of kThreads. The order is the same
-// each time. kAhead packs are asked for at a time.
-template <int kThreads, int kAhead, class RowCut, class Load, class Visit>
+// each time. kAhead packs are asked for at a time, and kLeft of those that are left then: more than one saves waits
+// where there is little else to do, and takes registers.
+template <int kThreads, int kAhead, int kLeft, class RowCut, class Load, class Visit>
 __device__ __forceinline__ void for_each_pack(const RowCut& cut, int thread, Load&& load, Visit&& visit) {
     int64 pack = thread;
     for (; pack + (kAhead - 1) * kThreads < cut.packs; pack += kAhead * kThreads) {
@@ -70,9 +71,17 @@ __device__ __forceinline__ void for_each_pack(const RowCut& cut, int thread, Loa
         for (int k = 0; k < kAhead; ++k) visit(cut.pack_column(pack + k * kThreads), loaded[k]);
     }
 #pragma unroll 1
-    for (; pack < cut.packs; pack += kThreads) {
-        auto loaded = load(cut.pack_column(pack));
-        visit(cut.pack_column(pack), loaded);
+    for (; pack < cut.packs; pack += kLeft * kThreads) {
+        const auto there = [&](int k) { return k == 0 || pack + k * kThreads < cut.packs; };
+        decltype(load(pack)) loaded[kLeft];
+#pragma unroll
+        for (int k = 0; k < kLeft; ++k) {
+            if (there(k)) loaded[k] = load(cut.pack_column(pack + k * kThreads));
+        }
+#pragma unroll
+        for (int k = 0; k < kLeft; ++k) {
+            if (there(k)) visit(cut.pack_column(pack + k * kThreads), loaded[k]);
+        }
     }
 }
 
@@ -90,7 +99,7 @@ __device__ __forceinline__ void for_each_edge(const Row& row, int thread, Visit&
 }
 
 // Both.
-template <int kThreads, int N, int kAhead = kInFlight, class Row, class Visit>
+template <int kThreads, int N, int kAhead = kInFlight, int kLeft = 1, class Row, class Visit>
 __device__ __forceinline__ void for_each(const Row& row, int thread, Visit&& visit) {
     struct Values {
         decltype(row.reader.one(0)) at[N];
@@ -100,8 +109,8 @@ __device__ __forceinline__ void for_each(const Row& row, int thread, Visit&& vis
         row.reader.pack(column, values.at);
         return values;
     };
-    for_each_pack<kThreads, kAhead>(row.cut, thread, load,
-                                    [&](int64 column, Values& values) { visit(column, values.at); });
+    for_each_pack<kThreads, kAhead, kLeft>(row.cut, thread, load,
+                                           [&](int64 column, Values& values) { visit(column, values.at); });
     for_each_edge<kThreads>(row, thread, visit);
 }
 

@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kShape.threads)
     const auto row = Rows::at(job, r);
     auto state = Op::template identity<typename Rows::C>();
     if (r < job.rows) {
-        for_each<kShape.lanes, kShape.pack>(row, lane,
-                                            [&](int64, auto& values) { Op::template push<In>(state, values); });
+        for_each<kShape.lanes, kShape.pack, kInFlight, kInFlight - 1>(
+            row, lane, [&](int64, auto& values) { Op::template push<In>(state, values); });
     }
     state = reduce_lanes<kShape.lanes>(state, typename Op::Combine());
     if (r < job.rows && lane == 0) row.writer.one(0, Op::finish(state, job.length));

@@ -188,7 +188,11 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     Others exchange(job, place, job.rows, team_scratch);
     unsigned leaving = 0;
 
-    const auto slice_of = [&](int64 r) { return Slice<Rows>::at(job, r, job, place.rank); };
+    // Blocks of a cluster, which are at work at the same time, take turns at the packs of a row: the whole of it comes
+    // and goes in the order of memory. Off the boundaries of packs nothing is gained.
+    constexpr int kSpread = kShape.alignment == Alignment::whole && kShape.cluster > 0 ? kShape.cluster : 1;
+    using RowSlice = Slice<Rows, kShape.threads, kSpread>;
+    const auto slice_of = [&](int64 r) { return RowSlice::at(job, r, job, place.rank); };
     const auto max_of = [](const auto&... held) {
         PackMax<Kept, C> max;
         (held.push_to(max), ...);
@@ -235,7 +239,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             exchange.begin_row();
             const auto slice = slice_of(r);
             // Rows that the whole of the GPU shares are asked for at a time; of clusters there are more than one.
-            using Read = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut, kShape.cluster == 0>;
+            using Read = HeldSlice<Kept, C, RowSlice::kStep, kShape.packs, typename Rows::RowCut, kShape.cluster == 0>;
             const auto read = Read::of(slice);
             auto held = read.widened();
             const State mine = part_of(max_of(read.packs, read.edge), held.packs, held.edge);
@@ -249,7 +253,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             });
         }
     } else {
-        using Parts = PartedSlice<Kept, C, kShape.threads, kShape.packs, kShape.parts, typename Rows::RowCut>;
+        using Parts =
+            PartedSlice<Kept, C, kShape.threads, RowSlice::kStep, kShape.packs, kShape.parts, typename Rows::RowCut>;
         const Parts waiting(memory);
         const auto bring = [&](auto constant, bool more, const auto& slice) {
             if (more) waiting.template bring<decltype(constant)::value>(slice);
@@ -315,7 +320,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         exchange.begin_row();
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
         OnlineState<V> mine;
-        for_each<T, N>(slice, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
+        constexpr int kLeft = Op::kElementwise ? 1 : kInFlight - 1;
+        for_each<T, N, kInFlight, kLeft>(slice, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
         auto sum = mine.d;
         if (mine.m != -kInfinity<C>) sum = anchored<Op, V>(sum, mine.m, Totals::exponential_of_part(mine.m));
         const auto total = exchange(Totals::pack(mine.m, sum), Totals::identity(), Totals());
@@ -349,8 +355,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         exchange.begin_row();
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
         auto state = Op::template identity<C>();
-        for_each<kShape.threads, kShape.pack>(slice, threadIdx.x,
-                                              [&](int64, auto& values) { Op::template push<In>(state, values); });
+        for_each<kShape.threads, kShape.pack, kInFlight, kInFlight - 1>(
+            slice, threadIdx.x, [&](int64, auto& values) { Op::template push<In>(state, values); });
         state = exchange(state, Op::template identity<C>(), MergeStates<State, typename Op::Combine>());
         next = exchange.row_after(r);
         if (next >= job.rows) leaving = exchange.leave();

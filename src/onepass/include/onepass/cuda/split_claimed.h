@@ -18,13 +18,15 @@ struct SplitClaimed {
     int resident;     // blocks that a multiprocessor must have room for
     int packs;        // of a slice that a thread holds in registers
     int waiting;      // and has in shared memory
+    int spread;       // slices that take turns at their packs: Slice's
+    int slots;        // states of other slices that a thread of a row's last one looks after
     bool each_reads;  // the states of all slices of its row
     int pack;         // elements per access
     Alignment alignment;
 };
 
 // The packs of a slice that wait in shared memory: kPacks of each thread, after kHeld that wait in its registers.
-template <class Kept, class C, int kThreads, int kHeld, int kPacks, class RowCut>
+template <class Kept, class C, int kThreads, int kStep, int kHeld, int kPacks, class RowCut>
 class WaitingPacks {
    public:
     static constexpr int N = RowCut::kPack;
@@ -55,12 +57,11 @@ class WaitingPacks {
         }
     }
 
-    // Calls visit(column, values) for each that is there; kKeep: what it makes of them takes their place. Not unrolled
-    // altogether: each turn is a hundred instructions.
+    // Calls visit(column, values) for each that is there; kKeep: what it makes of them takes their place.
     template <bool kKeep, class Visit>
     __device__ __forceinline__ void for_present(const RowCut& cut, Visit&& visit) const {
         const Mine mine(cut);
-#pragma unroll kTurns
+#pragma unroll
         for (int k = 0; k < kPacks; ++k) {
             if (!mine.has(k)) break;
             C values[N];
@@ -71,8 +72,7 @@ class WaitingPacks {
     }
 
    private:
-    static constexpr int kTurns = 4;
-    using AllPlaces = Places<Kept, kThreads, kHeld, RowCut>;
+    using AllPlaces = Places<Kept, kThreads, kStep, kHeld, RowCut>;
     using Mine = typename AllPlaces::Mine;
 
     const AllPlaces places_;
@@ -86,9 +86,11 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using V = typename Rows::V;
     using Kept = choose<kSame<Load, Direct>, In, C>;
     using Totals = MergeTotals<Op, V, Rows::kMasked>;
-    using Others = ClaimExchange<typename Totals::State, kShape.threads, kShape.each_reads>;
-    using Held = HeldSlice<Kept, C, kShape.threads, kShape.packs, typename Rows::RowCut>;
-    using Waiting = WaitingPacks<Kept, C, kShape.threads, kShape.packs, kShape.waiting, typename Rows::RowCut>;
+    using Others = ClaimExchange<typename Totals::State, kShape.threads, kShape.slots, kShape.each_reads>;
+    using RowSlice = Slice<Rows, kShape.threads, kShape.spread>;
+    using Held = HeldSlice<Kept, C, RowSlice::kStep, kShape.packs, typename Rows::RowCut>;
+    using Waiting =
+        WaitingPacks<Kept, C, kShape.threads, RowSlice::kStep, kShape.packs, kShape.waiting, typename Rows::RowCut>;
     // The exponentials wait in the slice's place, each thread's relative to the maximum of its own elements.
     constexpr bool kKeep = Op::kKeepsExponentials && kSame<Kept, C>;
     ONEPASS_SHARED(typename Others::Scratch, scratch);
@@ -98,25 +100,10 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     const auto blocks = static_cast<unsigned>(job.blocks);
     unsigned leaving = 0;
 
-    unsigned claimed = blockIdx.x;
-    for (; claimed < exchange.slices(); claimed = exchange.claim()) {
-        const unsigned r = claimed / blocks, rank = claimed - r * blocks;
-        const auto slice = Slice<Rows>::at(job, r, job, rank);
-        auto held = Held::of(slice);
-        waiting.bring(slice);
-        PackMax<Kept, C> of_held, of_waiting;
-        held.packs.push_to(of_held);
-        held.edge.push_to(of_held);
-        C max = of_held.value();
-        waiting.arrive(of_waiting, slice.cut);
-        max = Max()(max, of_waiting.value());
-
-        const auto for_all = [&]<int kKeeps>(Constant<kKeeps>, const auto& visit) {
-            held.packs.stay_narrow();
-            held.packs.template for_all<(kKeeps > 0)>(visit);
-            held.edge.template for_all<(kKeeps > 0)>(visit);
-            waiting.template for_present<(kKeeps > 0)>(slice.cut, [&](int64, auto& values) { visit(values); });
-        };
+    const auto slice_of = [&](unsigned r, unsigned number) { return RowSlice::at(job, r, job, number - r * blocks); };
+    // Of packs with that maximum. for_all(Constant<0 or 1>(), visit) calls visit(values) for each; 1: what it makes of
+    // them takes their place.
+    const auto part_of = [](C max, const auto& for_all) {
         const auto own = Totals::template exponential_of_part<kKeep>(max, [&](auto f) {
             for_all(Constant<1>(), [&](auto& values) {
 #pragma unroll
@@ -129,26 +116,58 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             for (C& x : values) x = own(x);
             add_to<Op, V>(sum, sum_of(values));
         });
-        const auto total =
-            exchange(claimed, r, static_cast<int>(rank), Totals::pack(max, sum), Totals::identity(), Totals());
+        return Totals::pack(max, sum);
+    };
+
+    unsigned claimed = blockIdx.x;
+    for (; claimed < exchange.slices(); claimed = exchange.claim()) {
+        const unsigned r = job.row_of(claimed);
+        const auto slice = slice_of(r, claimed);
+        auto held = Held::of(slice);
+        waiting.bring(slice);
+        exchange.begin_slice();
+
+        // Each part relative to its own maximum: what registers hold is looked at while the other is on its way. The
+        // branch keeps ptxas from waiting for the first before it has asked for the second.
+        PackMax<Kept, C> of_held, of_waiting;
+        typename Totals::State parts[2] = {Totals::identity(), Totals::identity()};
+        if (Held::any(slice.cut)) {
+            held.packs.push_to(of_held);
+            held.edge.push_to(of_held);
+            parts[0] = part_of(of_held.value(), [&]<int kKeeps>(Constant<kKeeps>, const auto& visit) {
+                held.packs.stay_narrow();
+                held.packs.template for_all<(kKeeps > 0)>(visit);
+                held.edge.template for_all<(kKeeps > 0)>(visit);
+            });
+        }
+        waiting.arrive(of_waiting, slice.cut);
+        parts[1] = part_of(of_waiting.value(), [&]<int kKeeps>(Constant<kKeeps>, const auto& visit) {
+            waiting.template for_present<(kKeeps > 0)>(slice.cut, [&](int64, auto& values) { visit(values); });
+        });
+        const int rank = static_cast<int>(claimed - r * blocks);
+        const auto total = exchange(r, rank, Totals::of_parts(parts), Totals::identity(), Totals());
         leaving = exchange.leave();
 
+        // Once more: it has waited in no register, of which there is none to spare.
+        const auto same = slice_of(r, claimed + ptx::zero_of_thread());
         const auto row = Rows::exponential_of(total.max);
         const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
-        const auto write_by = [&](const auto& to_result) {
-            const auto write = [&](int64 column, auto& values) {
-                write_results(slice.writer, column, values, to_result);
+        const auto write_by = [&](const auto& part, const auto& for_present) {
+            const auto write = [&](const auto& to_result) {
+                for_present([&](int64 column, auto& values) { write_results(same.writer, column, values, to_result); });
             };
-            held.packs.stay_narrow();
-            held.for_present(slice.cut, write);
-            waiting.template for_present<false>(slice.cut, write);
+            if constexpr (kKeep) {
+                const C to_row = Totals::to_row(part.max, row);
+                write([&](C e) { return result.normalize(e * to_row); });
+            } else {
+                write(result);
+            }
         };
-        if constexpr (kKeep) {
-            const C to_row = Totals::to_row(max, row);
-            write_by([&](C e) { return result.normalize(e * to_row); });
-        } else {
-            write_by(result);
-        }
+        write_by(parts[0], [&](const auto& visit) {
+            held.packs.stay_narrow();
+            held.for_present(same.cut, visit);
+        });
+        write_by(parts[1], [&](const auto& visit) { waiting.template for_present<false>(same.cut, visit); });
     }
     exchange.left(leaving, claimed);
 }
