@@ -18,6 +18,7 @@ from .thresholds import (
     EACH_READS_SLICES,
     FEWEST_CLAIMED_BYTES,
     LONGEST_ROW_BYTES,
+    MANY_SLICES_WAVES,
     MOST_CLAIMED_BESIDE_EDGE,
     OTHER_CLAIMED_REGISTERS,
     ceil_div,
@@ -65,6 +66,8 @@ def claims_pay(choice: Choice, pack: int, alignment: str) -> bool:
         return False
     # Slices for each block that is at work at once.
     waves = choice.problem.rows * cut.slices / (cut.resident * choice.device.multiprocessors)
+    if cut.slices > cut.threads:
+        return waves >= MANY_SLICES_WAVES
     return waves > 1 if not whole or row_bytes >= LONGEST_ROW_BYTES else waves >= CLAIMED_WAVES[size]
 
 

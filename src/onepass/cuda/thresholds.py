@@ -256,6 +256,8 @@ CLAIMED_ROW_BYTES = {2: 2 << 20, 4: (1 << 20) + 1}
 FEWEST_CLAIMED_BYTES = (1 << 20) + 1
 CLAIMED_WAVES = {2: 5, 4: 3}
 LONGEST_ROW_BYTES = 8 << 20
+# Of rows of more slices than a block has threads, one on the chip at a time: 32x8388608 float32 774, 829 by `stream`.
+MANY_SLICES_WAVES = 15
 # log_softmax of 16-bit elements computes exponentials twice, and gains nothing below that: 256x1048576 306 for 305,
 # 32x4194304 178 for 178, but 32x8388608 372 for 451.
 CLAIMED_LOG_HALVES_BYTES = 16 << 20
