@@ -6,6 +6,7 @@ import os
 import platform
 import struct
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,18 +115,19 @@ class Simulator:
         if program.exists():
             return program
         folder.mkdir(parents=True, exist_ok=True)
-        units = []
-        for i, text in enumerate(self._files):
-            (folder / f"table{i}.cpp").write_text(text)
-            units.append((folder / f"table{i}.cpp", flags))
-        (folder / "index.cpp").write_text(self._index())
-        units += [(folder / "index.cpp", plain), (CUSIM / "scheduler.cpp", plain), (CUSIM / "runner.cpp", plain)]
-        with ThreadPoolExecutor(JOBS) as pool:
-            objects = list(pool.map(lambda unit: self._compile(folder, *unit), units))
-        links = [f for f in flags if f.startswith(("-fsanitize", "-fno-sanitize"))]
-        part = folder / f"program.{os.getpid()}"
-        self._call([CXX, *map(str, objects), *links, "-o", str(part)])
-        part.rename(program)
+        # Of this process alone: another may build the same at the same time, and would read files half written.
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            work, units = Path(name), []
+            for i, text in enumerate(self._files):
+                (work / f"table{i}.cpp").write_text(text)
+                units.append((work / f"table{i}.cpp", flags))
+            (work / "index.cpp").write_text(self._index())
+            units += [(work / "index.cpp", plain), (CUSIM / "scheduler.cpp", plain), (CUSIM / "runner.cpp", plain)]
+            with ThreadPoolExecutor(JOBS) as pool:
+                objects = list(pool.map(lambda unit: self._compile(work, *unit), units))
+            links = [f for f in flags if f.startswith(("-fsanitize", "-fno-sanitize"))]
+            self._call([CXX, *map(str, objects), *links, "-o", str(work / "program")])
+            (work / "program").rename(program)
         return program
 
     def _compile(self, folder, source, flags):
