@@ -265,6 +265,9 @@ def test_slices_that_fit_nowhere_are_refused():
         launch("", "softmax", Layout((1, 1 << 26)), algorithm="split", tuning=Tuning(handed=True))
     with pytest.raises(ValueError, match="does not fit the slices"):
         launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=Tuning(handed=True, blocks=529))
+    with pytest.raises(ValueError, match="blocks claim too many slices: 3221225472"):
+        many, tuning = make_problem("softmax", "float32", (1 << 30, 700), (1,)), Tuning(handed=True, blocks=3)
+        make_cuda_plan(many, by_name("h200"), "split", addresses=(0, 0), tuning=tuning)
     with pytest.raises(ValueError, match="12 slices are no whole number of 8 that take turns"):
         tuning = Tuning(handed=True, blocks=12, spread=8)
         launch("", "softmax", Layout((1, 1 << 16)), algorithm="split", tuning=tuning)

@@ -70,7 +70,7 @@ def plan_gradient_split(
     else:
         # 64 registers each are too few for packs of two arrays on sm_100, and 80 for addresses of elements: they spill.
         by_element = not (access["wide_dy"] and access["wide_saved"])
-        cut = cut_streamed(choice, packs, reads=2, fewer=1 + (several_accesses(choice, pack) or by_element))
+        cut = cut_streamed(choice, packs, fewer=1 + (several_accesses(choice, pack) or by_element))
     return build_gradient_split(choice, algorithm, f"gradient_{algorithm}", access, along, cut)
 
 

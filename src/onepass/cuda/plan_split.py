@@ -58,7 +58,7 @@ def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> Cud
     if choice.elementwise and algorithm == "split":
         return build_split(choice, algorithm, "split", pack, alignment, _cut_waiting(choice, pack, alignment, packs))
     # A slice waits nowhere: a reduction reads it once, `stream` twice, for which 64 registers each are too few.
-    cut = cut_streamed(choice, packs, reads=2, fewer=1) if choice.elementwise else cut_reduced(choice, packs)
+    cut = cut_streamed(choice, packs, fewer=1) if choice.elementwise else cut_reduced(choice, packs)
     function = "split_reduce" if choice.problem.op in REDUCTIONS else "stream"
     return build_split(choice, algorithm, function, pack, alignment, cut)
 

@@ -177,8 +177,8 @@ def cut_staged(
     return TeamCut(packs, blocks, threads, resident, shared_bytes=shared_bytes)
 
 
-def cut_streamed(choice: Choice, packs: int, *, reads: int, fewer: int) -> TeamCut:
-    """A row whose slices wait nowhere. `fewer`: as most_resident's."""
+def cut_streamed(choice: Choice, packs: int, fewer: int) -> TeamCut:
+    """A row whose slices wait nowhere: it is read twice. `fewer`: as most_resident's."""
     multiprocessors, rows = choice.device.multiprocessors, max(1, choice.problem.rows)
     threads = choice.tuning.threads or SPLIT_THREADS
     resident = most_resident(choice, threads, fewer)
@@ -187,11 +187,11 @@ def cut_streamed(choice: Choice, packs: int, *, reads: int, fewer: int) -> TeamC
         blocks = max(1, min(resident * multiprocessors // rows, packs // threads))
     if blocks > resident * multiprocessors:
         raise choice.refuse(f"no more than {resident * multiprocessors} blocks are at work at once")
-    return TeamCut(packs, blocks, threads, resident, reads=reads)
+    return TeamCut(packs, blocks, threads, resident, reads=2)
 
 
 def cut_reduced(choice: Choice, packs: int) -> TeamCut:
-    """The same of a row that is read once and not written: as many threads as read at the speed of memory, in blocks
+    """The same of a row that is read once, and not written: as many threads as read at the speed of memory, in blocks
     that are few for what they tell each other, and a number of which divides most rows."""
     tuning, multiprocessors, rows = choice.tuning, choice.device.multiprocessors, max(1, choice.problem.rows)
     most_threads = REDUCED_THREADS_PER_MULTIPROCESSOR // choice.registers_per_element
