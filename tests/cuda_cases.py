@@ -56,6 +56,8 @@ STRIDED = {
     "a tiny inner dim": Layout((20, 9, 3), 1),
     "every second element": Layout((7, 90), -1, lambda x: x[:, ::2]),
     "backwards": Layout((4, 65), -1, lambda x: x[:, ::-1]),
+    "columns of x, rows of the result": Layout((60, 50), -1, lambda x: x.T),
+    "rows of x, columns of the result": Layout((3, 30, 40), 1, lambda x: x.transpose(0, 2, 1)),
     "two dims that do not lie together": Layout((3, 4, 5, 6), (0, 2)),
     "one row for all": Layout((1, 40), -1, lambda x: np.broadcast_to(x, (6, 40))),
     "one element for a row": Layout((6, 1), -1, lambda x: np.broadcast_to(x, (6, 40))),

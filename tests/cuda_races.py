@@ -23,6 +23,10 @@ def launches():
             cases.append(launch(algorithm, op, Layout((5, _LENGTH)), algorithm=algorithm, tuning=_WARPS))
         odd = Layout((5, _LENGTH + 1), past=(1, 1))
         cases.append(launch(algorithm, "softmax", odd, "bfloat16", algorithm=algorithm, tuning=_WARPS))
+    for op in ("softmax", "logsumexp", "sum"):  # results of another size, elsewhere past a boundary
+        tuning = Tuning(threads=64, lanes=4, rows=2)
+        odd = Layout((40, 21), past=(1, 2))
+        cases.append(launch("warp_smem", op, odd, "bfloat16", "float32", algorithm="warp_smem", tuning=tuning))
     for op in ("sum", "amax"):
         cases.append(launch("block_reduce", op, Layout((5, 300)), algorithm="block", tuning=_WARPS))
     for staged in (True, False):
@@ -71,6 +75,11 @@ def _teams():
     for op in ("sum", "logsumexp"):
         cases.append(launch("split_reduce", op, Layout((5, 701)), algorithm="split", tuning=tuning))
         cases.append(launch("strided_split", op, Layout((90, 150), 0), algorithm="strided_split", tuning=tuning))
+    odd = gradient_cases.Layout((40, 21), dx=gradient_cases.Place(past=1))
+    tuning = Tuning(threads=64, lanes=4, rows=2)
+    dtypes = ("bfloat16", "bfloat16", "float32")
+    case = gradient_cases.launch("gradient", "softmax_backward", odd, dtypes, algorithm="warp_smem", tuning=tuning)
+    cases.append(case)
     # A gradient that waits for one array, then for the other.
     tuning = Tuning(threads=128, blocks=2, staged=True)
     rows = gradient_cases.Layout((5, 701))

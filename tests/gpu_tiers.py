@@ -19,6 +19,19 @@ def launches():
             odd = Layout((37, length), past=(1, 1))
             cases.append(launch(algorithm, "softmax", odd, dtype, algorithm=algorithm))
         cases.append(launch(algorithm, "logsumexp", Layout((37, length - 1)), algorithm=algorithm))
+    for op, dtypes in (
+        ("softmax", ("float32", "float32")),
+        ("log_softmax", ("bfloat16", "bfloat16")),
+        ("logsumexp", ("float32", "float32")),
+        ("sum", ("bfloat16", "bfloat16")),
+        ("softmax", ("bfloat16", "float32")),
+    ):
+        for length in (3, 33, 130):
+            odd = Layout((1001, length), past=(1, 2))
+            cases.append(launch("warp_smem", op, odd, *dtypes, algorithm="warp_smem"))
+    for shape in ((3, 21, 1001), (3, 300, 49), (700, 33), (3, 100, 5)):
+        for op in ("logsumexp", "sum"):
+            cases.append(launch("columns", op, Layout(shape, len(shape) - 2), "bfloat16"))
     for op in ("softmax", "log_softmax"):
         for staged in (None, True, False):
             tuning = Tuning(staged=staged)
@@ -73,6 +86,7 @@ def gradients():
     cases = []
     for algorithm, length, tuning in (
         ("warp", 241, Tuning()),
+        ("warp_smem", 61, Tuning()),
         ("block", 5001, Tuning()),
         ("block_smem", 9001, Tuning()),
         ("block_uncached", 9001, Tuning(kept=100)),

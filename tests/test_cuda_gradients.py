@@ -25,6 +25,7 @@ MIXED = (
 # Long enough that every thread of the algorithm has something, with a rest.
 ROWS = {
     "warp": (200, "warp", Tuning()),
+    "warp_smem": (203, "warp_smem", Tuning()),
     "block": (1500, "block", Tuning()),
     "block_smem": (2600, "block_smem", Tuning()),
     "block_uncached, nothing kept": (1500, "block_uncached", Tuning(kept=0, threads=128)),
@@ -39,6 +40,14 @@ def add(key, *args, **options):
     LAUNCHES.setdefault(key, []).append(launch(*args, **options))
 
 
+def layouts_of(name):
+    layouts = rows_of(ROWS[name][0])
+    if name == "warp_smem":  # which takes rows that follow each other
+        apart = ("padded inputs", "everything padded", "dy has one value for a row", "dy has one value")
+        return {why: at for why, at in layouts.items() if why not in (*apart, "two kept axes in another order")}
+    return layouts
+
+
 def layouts(of, op, dtype):
     """All of them for the types people train in, the rest for what differs by type."""
     every = dtype == "bfloat16" if op == SUMS[0] else dtype == "float32"
@@ -48,7 +57,7 @@ def layouts(of, op, dtype):
 for name, (length, algorithm, tuning) in ROWS.items():
     for op in SUMS:
         for dtype in DTYPES if op == SUMS[0] and tuning.kept is None else ("float32", "bfloat16"):
-            for why, layout in layouts(rows_of(length), op, dtype).items():
+            for why, layout in layouts(layouts_of(name), op, dtype).items():
                 add((name, op, dtype), why, op, layout, dtype, algorithm, tuning=tuning)
     for dtypes in MIXED if tuning == Tuning() else ():
         for why in FEW[1:3]:
@@ -79,6 +88,14 @@ for lanes in (1, 4, 32):
         odd = Layout((37, lanes * 4 - 1), saved=Place(past=1), dy=Place(past=1), dx=Place(past=1))
         for layout in (Layout((37, lanes * 4)), odd):
             add(("shapes",), f"{lanes} lanes, {rows} rows", "softmax_backward", layout, algorithm="warp", tuning=tuning)
+for lanes in (1, 2, 8, 32):
+    for rows in (1, 2):
+        tuning = Tuning(lanes=lanes, rows=rows, threads=64)
+        for length, dtype in ((3, "bfloat16"), (10, "float32"), (2 * lanes - 1, "float16")):
+            name = f"{lanes} lanes, {rows} rows, {length} columns by way of shared memory"
+            layout = Layout((150, length), saved=Place(past=2), dy=Place(past=4), dx=Place(past=2))
+            for op in SUMS:
+                add(("shapes",), name, op, layout, dtype, algorithm="warp_smem", tuning=tuning)
 for pack in (1, 2, 4, 8):
     for padded in (None, True):
         tuning = Tuning(pack=pack, padded=padded)

@@ -16,9 +16,17 @@ from onepass.cuda.plan import Tuning, make_cuda_plan
 from onepass.problem import make_problem
 
 # Long enough that every thread of the algorithm has something, with a rest.
-LENGTHS = {"warp": 200, "block": 1500, "block_smem": 2600, "online": 1500, "block_uncached": 1500, "three_pass": 700}
+LENGTHS = {
+    "warp": 200,
+    "warp_smem": 203,
+    "block": 1500,
+    "block_smem": 2600,
+    "online": 1500,
+    "block_uncached": 1500,
+    "three_pass": 700,
+}
 ROW_CASES = [(algorithm, op) for algorithm in LENGTHS for op in SOFTMAX_FAMILY]
-ROW_CASES += [(algorithm, op) for algorithm in ("warp", "block") for op in REDUCTIONS]
+ROW_CASES += [(algorithm, op) for algorithm in ("warp", "warp_smem", "block") for op in REDUCTIONS]
 STRIDED_CASES = [(op, staged) for op in (*SOFTMAX_FAMILY, *REDUCTIONS) for staged in (True, False)]
 STRIDED_CASES = [(op, staged) for op, staged in STRIDED_CASES if staged or op in ("softmax", "log_softmax")]
 STRIDED_CASES += [(op, None) for op in SOFTMAX_FAMILY]  # which waits in registers if it is short
@@ -41,15 +49,22 @@ def add(key, *args, **options):
     LAUNCHES.setdefault(key, []).append(launch(*args, **options))
 
 
+def layouts_of(algorithm):
+    layouts = rows_of(LENGTHS[algorithm])
+    if algorithm == "warp_smem":  # which takes rows that follow each other
+        del layouts["padded rows"], layouts["two kept axes in another order"]
+    return layouts
+
+
 for algorithm, op in ROW_CASES:
     for dtype in DTYPES:
-        for why, layout in rows_of(LENGTHS[algorithm]).items():
+        for why, layout in layouts_of(algorithm).items():
             add((algorithm, op, dtype), why, op, layout, dtype, None, algorithm)
         short = {"one column": Layout((70, 1)), "a row shorter than its head": Layout((9, 5), past=(1, 1))}
         for why, layout in short.items():
             add((algorithm, op, dtype), why, op, layout, dtype, None, algorithm)
     for dtype, result_dtype in MIXED if op in ("softmax", "log_softmax", "mean", "amax") else ():
-        for why, layout in rows_of(LENGTHS[algorithm]).items():
+        for why, layout in layouts_of(algorithm).items():
             if why in ("aligned", "odd: each row starts elsewhere", "bases differently past a boundary"):
                 add((algorithm, op, "mixed"), why, op, layout, dtype, result_dtype, algorithm)
 for op, staged in STRIDED_CASES:
@@ -68,6 +83,20 @@ for lanes in (1, 2, 4, 8, 16, 32):
         odd = Layout((37, lanes * 4 - 1), past=(1, 1))
         tuning = Tuning(lanes=lanes, rows=rows, pack=4)
         add(("lanes",), f"{name}, odd", "log_softmax", odd, algorithm="warp", tuning=tuning)
+# Rows by way of shared memory: widths from one element on, last warps and last rows that are not full.
+for lanes in (1, 2, 4, 8, 16, 32):
+    for rows in (1, 2, 4):
+        tuning = Tuning(lanes=lanes, rows=rows, threads=64)
+        for length, dtype, past in (
+            (1, "float32", (0, 0)),
+            (3, "bfloat16", (5, 2)),
+            (10, "float32", (2, 4)),
+            (2 * lanes - 1, "float16", (1, 1)),
+        ):
+            name = f"{lanes} lanes, {rows} rows at a time, {length} columns"
+            for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
+                layout = Layout((150, length), past=past)
+                add(("chunks",), f"{op}, {name}", op, layout, dtype, algorithm="warp_smem", tuning=tuning)
 for pack in (1, 2, 4, 8):
     for padded in (None, True):
         tuning = Tuning(pack=pack, padded=padded)
@@ -160,7 +189,7 @@ def test_every_layout(machine, algorithm, op, dtype):
     check(machine, LAUNCHES[algorithm, op, dtype])
 
 
-@pytest.mark.parametrize("group", ["lanes", "packs", "drawn", "held"])
+@pytest.mark.parametrize("group", ["lanes", "chunks", "packs", "drawn", "held"])
 def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
 
@@ -172,7 +201,23 @@ def test_where_a_tile_waits():
     for staged in (True, False):
         plan = launch("", "softmax", STRIDED["columns"], algorithm="strided", tuning=Tuning(staged=staged)).plan
         assert "::strided<" in plan.kernel and (plan.shared_bytes > 0, plan.reads) == (staged, 2 - staged)
-    assert launch("", "softmax", Layout((4000, 50), 0), algorithm="strided").plan.shared_bytes > 0
+    assert launch("", "softmax", Layout((9000, 50), 0), algorithm="strided").plan.shared_bytes > 0
+
+
+def test_tiles_lie_as_memory_does():
+    """Threads side by side read what lies side by side: along a row whose steps are nearer than other rows, across as
+    many rows as are near, and half this half that where x lies one way and the result the other."""
+
+    def across(op, shape, dim, view=None):
+        layout = Layout(shape, dim, view)
+        return dict(launch("", op, layout, values=np.zeros).plan.shape)["across"]
+
+    for op in ("softmax", "logsumexp", "sum"):
+        assert across(op, (64, 600), -1, lambda x: x[:, ::2]) == 1
+        assert across(op, (64, 600), -1, lambda x: x[:, ::-1]) == 1
+    assert across("softmax", (200, 300), -1, lambda x: x.T) <= 8
+    assert across("softmax", (64, 300, 3), 1) == 4
+    assert across("sum", (2, 5, 40000), 1) == 128
 
 
 @pytest.mark.parametrize("algorithm", [*LENGTHS, "strided"])

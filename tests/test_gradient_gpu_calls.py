@@ -356,6 +356,7 @@ HELD = {
     ((16, 150, 128, 128), 1, "bfloat16"): (64, 0, 256),
     ((32, 256, 56, 56), 1, "float32"): (32, 0, 256),
     ((1, 256, 1024), 1, "bfloat16"): (16, 0, 128),  # few tiles: narrower ones
+    ((2000, 1000, 4), 1, "bfloat16"): (4, 0, 128),  # few neighbours: a tile as wide as these
     ((64, 1000, 196), 1, "bfloat16"): (64, 8, 128),
     ((64, 1000, 197), 1, "float32"): (32, 4, 256),
     ((4096, 4096), 0, "float32"): (32, 16, 256),
@@ -384,7 +385,6 @@ def test_tiles_of_a_strided_gradient_wait_in_registers(problem):
         ((16, 20000, 4096), "float32", 512, 2, "too many steps for registers: L2 serves the second read"),
         ((4, 20000, 8192), "bfloat16", 256, 2, "two-byte elements by full packs"),
         ((32, 256, 56, 56), "float64", 512, 1, "not measured"),
-        ((2000, 1000, 4), "bfloat16", 512, 1, "neighbours do not fill an access"),
         ((4096, 8, 128), "bfloat16", 32, 2, "a warp, two threads along 8 steps"),
         ((4096, 8, 128), "float32", 64, 1, "few steps of float32"),
     ],

@@ -9,6 +9,7 @@ import threading
 import gpu_machine
 import numpy as np
 import pytest
+from gpu_layouts import LAYOUTS, is_expected
 from helpers import DTYPES, ELEMENTWISE, FLOORS, LIMITS, REDUCTIONS, SOFTMAX_FAMILY, random_array, run_python, to_torch
 from ulp import max_ulp, ulp_error
 
@@ -20,7 +21,7 @@ from onepass.cuda.launch import read_device
 
 pytestmark = pytest.mark.gpu
 OPS = (*SOFTMAX_FAMILY, *REDUCTIONS)
-ROW_ALGORITHMS = ("warp", "block", "block_smem", "block_uncached", "online", "three_pass")
+ROW_ALGORITHMS = ("warp", "warp_smem", "block", "block_smem", "block_uncached", "online", "three_pass")
 ROWS = (133, 777)
 CONVERTED = (((65, 1000), -1), ((9, 30001), -1), ((70, 65), 0))  # warp, block, strided
 
@@ -86,52 +87,18 @@ def check(op, y, x, dim, dtype):
     assert error <= LIMITS[op, dtype], (op, dtype, tuple(x.shape), dim, error)
 
 
-# Shape, dim and what is taken of the array: each for the algorithm that it brings about.
-LAYOUTS = {
-    "warp": ((70, 384), -1, None, ("warp", "warp")),
-    "a block for each of few short rows": ((70, 512), -1, None, ("block", "warp")),
-    "warp, odd rows": ((70, 333), -1, None, ("warp", "warp")),
-    "block": ((40, 8192), -1, None, ("block", "block")),
-    "block, odd rows": ((40, 7001), -1, None, ("block", "block")),
-    "a cluster for each of few odd rows": ((9, 9001), -1, None, ("cluster", "block")),
-    "few rows": ((5, 40000), -1, None, ("cluster", "split")),
-    "few long rows": ((3, 150001), -1, None, ("split", "split")),
-    "rows that one multiprocessor holds once": ((80, 40000), -1, None, ("cluster", "block")),
-    "a cluster of four for each row": ((600, 17000), -1, None, ("cluster", "block")),
-    "a cluster for each of many odd rows": ((600, 20001), -1, None, ("cluster", "block")),
-    "columns": ((200, 300), 0, None, ("strided", "strided")),
-    "columns that clusters share": ((700, 203), 0, None, ("strided_split", "strided")),
-    "a middle dim": ((5, 64, 49), 1, None, ("strided", "strided")),
-    "columns too long for a tile": ((70000, 33), 0, None, ("strided_split", "strided_split")),
-    "many columns too long for a tile": ((7000, 4400), 0, None, ("strided_split", "strided")),
-    "every second row": ((40, 1024), -1, lambda x: x[::2], ("block", "warp")),
-    "every second element": ((40, 1024), -1, lambda x: x[:, ::2], ("strided", "strided")),
-    "rows off the boundaries": ((40, 1031), -1, lambda x: x[:, 5:], ("block", "warp")),
-    "a broadcast row": ((1, 700), -1, lambda x: x.expand(30, 700), ("block", "warp")),
-    "two dims apart": ((6, 7, 8, 9), (0, 2), None, ("strided", "strided")),
-    "everything": ((60, 70), None, None, ("block", "block")),
-}
-
-
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout(torch, name, op, dtype):
-    shape, dim, view, algorithms = LAYOUTS[name]
+    shape, dim, view, _ = LAYOUTS[name]
     x = to_gpu(random_array(shape, dtype, sigma=3))
     x = x if view is None else view(x)
     function = getattr(onepass, op)
     y = function(x, dim=dim)
     algorithm = _engine.last_algorithm()
-    if dtype == "float32" and op not in ("logsumexp", "sum", "mean", "amax", "amin"):
-        # Clusters are there from sm_90 on; before, such rows are shared through memory.
-        clusters = torch.cuda.get_device_capability() >= (9, 0)
-        assert algorithm == (algorithms[0] if clusters else algorithms[0].replace("cluster", "split"))
-    elif op in REDUCTIONS:
-        # Of elements of another size more or fewer fit a warp.
-        assert (
-            algorithm == algorithms[1] if dtype == "float32" else algorithm in ("warp", "block", "split", algorithms[1])
-        )
+    if torch.cuda.get_device_capability() >= (9, 0):  # before, there are no clusters
+        assert is_expected(name, op, dtype, algorithm), algorithm
     assert type(y) is torch.Tensor
     assert y.is_cuda and y.is_contiguous() and y.dtype == x.dtype
     check(op, y, x, dim, dtype)

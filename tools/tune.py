@@ -58,6 +58,7 @@ def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[objec
     shares = {all_of_them // n for n in (1, 2, 3, 4, 6, 8, 12)} | {2 * all_of_them} | {2**n for n in range(7)}
     blocks = tuple(sorted(shares))
     yield "warp", {"lanes": (1, 2, 4, 8, 16, 32), "rows": (1, 2, 4), "threads": (64, 128, 256)}
+    yield "warp_smem", {"lanes": (1, 2, 4, 8, 16, 32), "rows": (1, 2, 4, 8), "threads": (64, 128, 256)}
     yield "block", {"threads": THREADS, "resident": (None, 1, 2, 3, 4, 5)}
     yield "block_smem", {"threads": THREADS}
     yield "online", {"threads": THREADS}

@@ -35,8 +35,8 @@ def softmax_backward(
     dtype : dtype of the result, that of y by default: the dtype of x where softmax was given another one
     out : array for the result, of y's kind and shape, any strides; may be dy or y itself
     algorithm : instead of the planner's choice: "registers", "row", "online", "split", "strided" or "packed" on a CPU,
-        "warp", "block", "block_smem", "block_uncached", "split", "stream", "cluster", "strided" or "strided_split" on a
-        GPU
+        "warp", "warp_smem", "block", "block_smem", "block_uncached", "split", "stream", "cluster", "strided" or
+        "strided_split" on a GPU
 
     Returns a new contiguous array of y's kind and shape, or out. NaN and infinities as the formula has them.
 

@@ -60,7 +60,7 @@ def softmax(
     dtype : dtype of the result, that of x by default; converted in registers
     out : array for the result, of x's kind, the result's shape and dtype, any strides; may be x itself
     algorithm : instead of the planner's choice: "registers", "row", "online", "split", "strided" or "packed" on a CPU,
-        "warp", "block", "block_smem", "online", "block_uncached", "three_pass", "split", "stream",
+        "warp", "warp_smem", "block", "block_smem", "online", "block_uncached", "three_pass", "split", "stream",
         "cluster", "strided" or "strided_split" on a GPU
 
     Returns a new contiguous array of x's kind and shape, or out. A row with NaN or +inf, or of -inf only, is NaN.

@@ -226,7 +226,8 @@ class CudaPlan:
             held = f"{packs} x {access} each" if packs else f"{access} each"
             return f"{self.algorithm}: {many} per row, {held}{alignment}, {self._wait}"
         lanes = int(shape.get("lanes", self.threads))
-        unit = f"{lanes} lane{'s' * (lanes != 1)}" if self.algorithm == "warp" else f"a block of {lanes}"
+        of_warp = self.algorithm in ("warp", "warp_smem")
+        unit = f"{lanes} lane{'s' * (lanes != 1)}" if of_warp else f"a block of {lanes}"
         held = f"{shape['packs']} x {access} each" if "packs" in shape else f"{access} each"
         rows = f", {shape['rows']} rows at a time" if shape.get("rows", 1) != 1 else ""
         part = "segment of a row" if "segment" in shape else "row"
@@ -235,6 +236,8 @@ class CudaPlan:
     @property
     def _wait(self) -> str:
         """Where a row waits between its passes."""
+        if self.algorithm == "warp_smem":
+            return f"by way of {self.shared_bytes} bytes of shared memory"
         if self.shared_bytes:
             part = "partly " if self.reads > 1 else "in registers and " if self.claims else ""
             return f"{part}in {self.shared_bytes} bytes of shared memory"

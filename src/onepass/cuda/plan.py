@@ -9,6 +9,7 @@ from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
+from .plan_warp_smem import many_short_rows, plan_short_rows
 from .thresholds import (
     ACCESS_BYTES,
     BLOCK_REGISTERS,
@@ -16,21 +17,27 @@ from .thresholds import (
     FEWER_ROWS_PER_MULTIPROCESSOR,
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
+    LANE_ELEMENTS,
+    LANE_GROUP_BYTES,
     LONE_THREADS,
     LONG_LANE_PACKS,
     LOOP_THREADS,
     MANY_ROWS_PER_MULTIPROCESSOR,
+    MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
     MOST_HELD_LOGSUMEXP,
+    NARROW_HALVES,
     NARROW_LENGTH,
     ONLINE_PACKS,
     ONLINE_THREADS,
     ONLINE_THREADS_PER_MULTIPROCESSOR,
+    OTHER_LANE_ELEMENTS,
     PACKS_IN_FLIGHT,
     SEED_THREADS,
     WARP_REDUCE_PACKS,
     WARP_REGISTERS,
     WARP_THREADS,
+    ceil_div,
     ceil_power,
     floor_power,
 )
@@ -39,6 +46,7 @@ __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "ma
 
 ALGORITHMS = (
     "warp",
+    "warp_smem",
     "block",
     "block_smem",
     "online",
@@ -94,6 +102,9 @@ def make_cuda_plan(
         return plan_strided(choice)
     if algorithm in ("strided", "strided_split"):
         return plan_strided(choice)
+    short = plan_short_rows(choice, _whole_pack)
+    if short is not None:
+        return short
     pack, alignment = _row_pack(choice)
     shared = algorithm
     if algorithm is None:
@@ -135,6 +146,20 @@ def _widest_pack(choice: Choice) -> int:
     return ACCESS_BYTES // (min(choice.x_size, choice.y_size) if choice.elementwise else choice.x_size)
 
 
+def _edges_pay(choice: Choice) -> bool:
+    """Whether short rows are better read by wide packs, and by element at both ends."""
+    halves = choice.elementwise and choice.x_size == 2 and _whole_pack(choice) == 1
+    return halves and choice.problem.length > NARROW_HALVES and many_short_rows(choice)
+
+
+def _whole_pack(choice: Choice) -> int:
+    """The most elements per access that every row is a whole number of."""
+    pack = choice.tuning.pack or _widest_pack(choice)
+    while _alignment(choice, pack) != "whole":
+        pack //= 2
+    return pack
+
+
 def _row_pack(choice: Choice) -> tuple[int, str]:
     """Elements per access and the alignment that follows."""
     if choice.tuning.pack is not None:
@@ -143,10 +168,8 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
     alignment = _alignment(choice, pack)
     if alignment == "whole":
         choice.why.append(f"rows of {choice.problem.length} are whole packs of {pack}: every access is full width")
-    elif choice.problem.length <= NARROW_LENGTH:
-        while _alignment(choice, pack) != "whole":
-            pack //= 2
-        alignment = "whole"
+    elif choice.problem.length <= NARROW_LENGTH and not _edges_pay(choice):
+        pack, alignment = _whole_pack(choice), "whole"
         choice.why.append(f"short rows off the boundaries of wider packs: packs of {pack}")
     elif alignment == "peeled":
         choice.why.append(f"rows of {choice.problem.length} start off pack boundaries: head and tail go by element")
@@ -226,10 +249,24 @@ def _rows_in_shared_memory(choice: Choice, smem_bytes: int) -> int:
     return choice.device.shared_per_multiprocessor // (smem_bytes + 2 * BLOCK_SCRATCH)
 
 
+def _lanes(choice: Choice, packs: int, pack: int, alignment: str) -> int:
+    """Lanes of a warp for a row."""
+    problem = choice.problem
+    most = min(32, ceil_power(packs))
+    many = problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    if alignment != "whole":  # each edge of a row is for a lane of its own
+        return max(most, min(32, ceil_power(2 * pack - 2)))
+    if not many:
+        return most
+    least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
+    wanted = ceil_power(ceil_div(problem.length, LANE_ELEMENTS.get(problem.op, OTHER_LANE_ELEMENTS)))
+    return min(most, max(least, wanted))
+
+
 def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
     tuning = choice.tuning
     threads = tuning.threads or WARP_THREADS
-    lanes = tuning.lanes or min(32, ceil_power(packs))
+    lanes = tuning.lanes or _lanes(choice, packs, pack, alignment)
     per_lane = -(-packs // lanes)
     rows = tuning.rows or 1
     exact = alignment == "whole" and per_lane * lanes * pack == choice.problem.length
@@ -362,7 +399,7 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     chosen = choice.algorithm or ("warp" if many or packs <= WARP_REDUCE_PACKS else "block")
     if chosen == "warp":
         threads = tuning.threads or WARP_THREADS
-        lanes = tuning.lanes or min(32, ceil_power(packs))
+        lanes = tuning.lanes or _lanes(choice, packs, pack, alignment)
         choice.why.append(
             f"{problem.rows} rows are enough for {lanes} lanes each to fill the GPU"
             if many

@@ -8,6 +8,7 @@ from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
 from .plan_split import SPLIT_ALGORITHMS
+from .plan_warp_smem import plan_short_rows
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
@@ -22,6 +23,7 @@ from .thresholds import (
 
 _ALGORITHMS = (
     "warp",
+    "warp_smem",
     "block",
     "block_smem",
     "block_uncached",
@@ -44,7 +46,7 @@ def plan_gradient(choice: Choice) -> CudaPlan:
     if not together or algorithm in _BY_TILES:
         return plan_gradient_strided(choice)
     if problem.op != "logsumexp_backward":
-        return _plan_rows(choice)
+        return plan_short_rows(choice, _whole_pack) or _plan_rows(choice)
     if algorithm not in (None, "warp"):
         raise choice.refuse("no row is needed twice: `warp` or `strided`")
     return _plan_segments(choice)
@@ -93,6 +95,14 @@ def _access(choice: Choice, pack: int) -> tuple[str, bool, bool]:
 
     whole = choice.problem.length % pack == 0 and places[1] == 0 and all(strides[1] % pack == 0 for strides in axes)
     return "whole" if whole else "peeled", agrees(2), agrees(0)
+
+
+def _whole_pack(choice: Choice) -> int:
+    """The most elements per access that every row of all three arrays is a whole number of."""
+    pack = choice.tuning.pack or ACCESS_BYTES // min(choice.x_size, choice.y_size, choice.z_size)
+    while _access(choice, pack) != ("whole", True, True):
+        pack //= 2
+    return pack
 
 
 def _row_access(choice: Choice) -> tuple[int, str, bool, bool]:

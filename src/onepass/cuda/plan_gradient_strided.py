@@ -20,7 +20,9 @@ from .thresholds import (
     SHARED_STEPS,
     SPLIT_THREADS,
     STRIDED_SEGMENT_STEPS,
+    TINY_GRADIENT_TILES,
     ceil_div,
+    ceil_power,
     floor_power,
 )
 from .tile_cut import Held, chosen_pack, cut_tile
@@ -85,6 +87,10 @@ def _plan_held(
     widest, wide_dy, wide_saved = access
     sizes = choice.z_size, choice.x_size
     tiles = GRADIENT_TILES.get(sum(sizes), GRADIENT_TILES[8])  # of mixed types as of float32
+    # Few neighbours, beyond which lie other rows, steps away: a tile no wider than these.
+    tiny = len(kept) > 1 and kept[-1].size * choice.x_size <= ACCESS_BYTES
+    if tiny:
+        tiles = [t._replace(columns=ceil_power(kept[-1].size)) for t in TINY_GRADIENT_TILES]
     held = Held(
         widest=widest,
         pack=ACCESS_BYTES // 2 // max(*sizes, choice.y_size),
@@ -93,8 +99,9 @@ def _plan_held(
         few_tiles=[t for t in FEW_GRADIENT_TILES if choice.algorithm in (None, _name(t.blocks))],
         alone=True,
     )
-    near = wide_dy and wide_saved and kept[-1].size * choice.x_size >= min(ACCESS_BYTES, problem.rows * choice.x_size)
-    measured = near and problem.length >= FEWEST_GRADIENT_STEPS and choice.registers_per_element == 1
+    filled = kept[-1].size * choice.x_size >= min(ACCESS_BYTES, problem.rows * choice.x_size)
+    measured = wide_dy and wide_saved and (filled or tiny) and choice.registers_per_element == 1
+    measured = measured and problem.length >= FEWEST_GRADIENT_STEPS
     cut = cut_tile(choice, held, measured)
     if cut is None:
         return None

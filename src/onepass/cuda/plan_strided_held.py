@@ -5,10 +5,12 @@ from __future__ import annotations
 from ..problem import Axis
 from .kernel_plan import Choice, CudaPlan, build
 from .thresholds import (
+    ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
     HELD_ALONE_REGISTERS,
     HELD_PACK,
     HELD_REGISTERS,
+    HELD_TILES_PER_MULTIPROCESSOR,
     LONE_THREADS,
     LOOP_THREADS,
     STEPS_PER_THREAD,
@@ -19,6 +21,7 @@ from .thresholds import (
     ceil_power,
     floor_power,
 )
+from .tile_cut import neighbours
 
 
 def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:
@@ -26,7 +29,9 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     side along the last; `widest`: rows per access at most."""
     problem, tuning = choice.problem, choice.tuning
     found = _alone(choice, widest) if tuning.across is None else None
-    found = found or _shared(choice, tuning.pack or min(widest, max(1, HELD_PACK // choice.registers_per_element)))
+    found = found or _shared(
+        choice, kept, tuning.pack or min(widest, max(1, HELD_PACK // choice.registers_per_element))
+    )
     if found is None:
         return None
     pack, across, threads = found
@@ -72,16 +77,29 @@ def _alone(choice: Choice, widest: int) -> tuple[int, int, int] | None:
     return (pack, threads, threads) if threads & (threads - 1) == 0 else None
 
 
-def _shared(choice: Choice, pack: int) -> tuple[int, int, int] | None:
+def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int, int] | None:
     """The same where the threads of a block share the steps of their rows."""
     problem, tuning, size = choice.problem, choice.tuning, choice.kept_size
-    most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
+    columns = ceil_div(problem.rows, pack)
+    near = neighbours(choice, kept, pack)
+    limit = FORCED_WARP_REGISTERS if tuning.threads else HELD_REGISTERS
+    most = LONE_THREADS if tuning.threads else LOOP_THREADS
     # 32 bytes across, where 64 do not fit: 2000x2000 float32, dim 0, 17.6 us against 19.3 in shared memory, on an H200.
     for width in TILE_BYTES if size == 4 else TILE_BYTES[:-1]:
-        across = tuning.across or min(most_across, max(1, floor_power(width // (size * pack))))
+        widest = max(1, floor_power(width // (size * pack)))
+        across = tuning.across or min(32, widest, ceil_power(near))
+        if not tuning.across:
+            while across > 2 and columns < across * choice.device.multiprocessors * HELD_TILES_PER_MULTIPROCESSOR:
+                across //= 2
         along = tuning.threads // across if tuning.threads else _along(choice, pack, across)
-        limit = FORCED_WARP_REGISTERS if tuning.threads else HELD_REGISTERS
-        most = LONE_THREADS if tuning.threads else LOOP_THREADS
+        while near < widest and across > 2 and across * along > most and not (tuning.across or tuning.threads):
+            across //= 2
+            along = _along(choice, pack, across)
+        if not (tuning.across or tuning.threads):  # short rows: a wider tile instead of fewer threads
+            fewest = WARP_THREADS if pack == 1 or near * pack * size >= ACCESS_BYTES else WARP_THREADS // 2
+            while across * along < fewest and 2 * across <= min(32, widest, ceil_power(columns)):
+                across *= 2
+                along = _along(choice, pack, across)
         fits = ceil_div(problem.length, along) * pack * choice.registers_per_element <= limit
         if fits and across * along <= most and (across == 32 or along & (along - 1) == 0):
             return pack, across, across * along
@@ -95,10 +113,12 @@ def _along(choice: Choice, pack: int, across: int) -> int:
     if across < 32:  # warps share columns as lanes do: powers of two of them
         along = max(32 // across, ceil_power(along))
     tiles = ceil_div(problem.rows, across * pack)
-    while (
-        across * along * 2 <= LOOP_THREADS
-        and tiles * across * along * 2 <= TILE_THREADS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-        and problem.length >= along * 2 * STEPS_PER_THREAD
+    room = TILE_THREADS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    # To fill a block, a thread of wide packs keeps twice as many steps.
+    fewest = STEPS_PER_THREAD if pack == 1 else 2 * STEPS_PER_THREAD
+    while across * along * 2 <= LOOP_THREADS and (
+        (tiles * across * along * 2 <= room and problem.length >= along * 2 * STEPS_PER_THREAD)
+        or (across * along < WARP_THREADS and problem.length >= along * 2 * fewest)
     ):
         along *= 2
     return along

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..problem import ITEMSIZE, Axis
+from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .thresholds import (
     ACCESS_BYTES,
     FEW_SHARED_TILES,
     FEWEST_SHARED_NEIGHBOURS,
     HELD_ALONE_STEPS,
+    MOST_UNWRITTEN_BLOCKS,
+    MOST_UNWRITTEN_STEPS,
     SECTOR_BYTES,
     SHARED_TILES,
     SHARED_TILES_ACROSS_SECTORS,
     SharedTile,
     ceil_div,
 )
-from .tile_cut import Held, cut_tile
+from .tile_cut import Held, TileCut, cut_tile
 
 
 def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:
     """The plan; `kept`: the kept axes, of which threads lie side by side along the last; `widest`: rows per access at
     most. None where others are better, or it cannot serve; but refused with a reason if tuning wants it."""
     problem = choice.problem
-    if not choice.elementwise:
+    if problem.op in REDUCTIONS:
         raise choice.refuse("nothing waits in registers: a reduction reads its input once")
     held = Held(
         widest=widest,
@@ -35,8 +37,9 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
         alone=False,
     )
     near = kept[-1].x_stride == 1 and kept[-1].size >= min(FEWEST_SHARED_NEIGHBOURS, problem.rows)
+    near = near and (kept[-1].y_stride == 1 or not choice.elementwise)
     cut = cut_tile(choice, held, near and problem.length > HELD_ALONE_STEPS and choice.registers_per_element == 1)
-    if cut is None:
+    if cut is None or (choice.tuning.clustered is None and not choice.elementwise and not _holding_pays(choice, cut)):
         return None
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
@@ -70,6 +73,13 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
         waves=ONCE if cut.clustered else 1,
         team=Team(cut.blocks, cut.packs, 0 if cut.clustered else 2 * cut.columns * slot_bytes),
     )
+
+
+def _holding_pays(choice: Choice, cut: TileCut) -> bool:
+    """Whether a tile that is read once and not written is better held than walked along."""
+    few = ceil_div(choice.problem.rows, cut.columns) * cut.blocks < choice.device.multiprocessors
+    short = choice.problem.length <= MOST_UNWRITTEN_STEPS
+    return not cut.clustered or few or short or (choice.x_size == 2 and cut.blocks >= MOST_UNWRITTEN_BLOCKS)
 
 
 def _tiles(choice: Choice, widest: int) -> Sequence[SharedTile]:

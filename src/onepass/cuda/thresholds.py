@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 # Bytes of one access. 256-bit accesses of sm_100 are not used yet.
@@ -35,8 +36,46 @@ GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_10
 GRADIENT_SEGMENT_PACKS = 4
 STRIDED_SEGMENT_STEPS = 16  # gradient_tile.h's kStepsPerThread
 # Rows up to this many elements that do not start on pack boundaries are read with narrower packs that they do start on:
-# a head and a tail would be most of the row (modelled).
+# a head and a tail would be most of the row (modelled); but of 16-bit ones that are many and written only up to the
+# second number, where elements are the only packs that rows are whole ones of: softmax 103819x101 bfloat16 17.9 for
+# 23.6, 136178x77 20.7 for 27.7 (H200, November 2026).
 NARROW_LENGTH = 128
+NARROW_HALVES = 96
+# Of more short rows than this for a multiprocessor, few lanes take each, so that most of what they do is for its
+# elements and not for telling each other; of fewer, more lanes are done sooner. Elements that a lane takes then, of
+# rows of whole packs, and bytes that a group of lanes reads side by side, at least. H200, November 2026, us, against as
+# many lanes as a row has packs: 104857x100 float32, log_softmax 25.8 for 33.8, logsumexp 20.2 for 32.0, sum 20.8 for
+# 25.8, softmax 25.3 for 27.9; 81920x128 bfloat16, logsumexp 11.2 for 13.9; 16896x100 float32, log_softmax 7.9 for 9.0,
+# 8000x100 the same.
+MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 128
+LANE_ELEMENTS = {"softmax": 8}
+OTHER_LANE_ELEMENTS = 16
+LANE_GROUP_BYTES = {2: 32, 4: 64, 8: 64}
+# Short rows that no accesses divide come by way of shared memory if they are more than so many for a multiprocessor, up
+# to so many elements: by bytes of one, of rows that are whole packs of 1, 2 and 4 of them. H200, November 2026, us,
+# against lanes that read an element, a narrow pack, or the edges of a row each: 3495253x3 softmax float32 27.1 for
+# 70.6, bfloat16 17.4 for 70.3, its gradient 23.0 for 69.8; 317750x33 softmax float32 26.1 for 56.1, log_softmax
+# bfloat16 18.2 for 73.7, sum 13.0 for 60.5; 136178x77 log_softmax float32 27.0 for 46.3, gradient of bfloat16 24.5 for
+# 38.3; 69905x150 log_softmax bfloat16 17.9 for 28.4; 80659x130 sum bfloat16 12.4 for 16.3; but softmax 53227x197
+# float32 27.6 for 26.1, bfloat16 103819x101 20.6 for 17.9, 41943x250 17.1 for 15.8, 104857x100 17.6 for 16.8; 16896x33
+# float32 6.4 for 5.6; sum 80659x65 float64 20.1 for 18.5; gradients of 80659x130 bfloat16 24.2 for 21.8.
+WARP_SMEM_ROWS_PER_MULTIPROCESSOR = 192
+MOST_WARP_SMEM = {
+    "softmax": {2: (96, 192, 320), 4: (176, 160), 8: (128,)},
+    "log_softmax": {2: (96, 256, 320), 4: (192, 192), 8: (128,)},
+    "logsumexp": {2: (320, 320, 320), 4: (192, 224), 8: (128,)},
+    "plain": {2: (320, 320, 320), 4: (208, 208), 8: (0,)},
+    "softmax_backward": {2: (128, 128, 0), 4: (64, 64), 8: (64,)},
+    "log_softmax_backward": {2: (128, 128, 0), 4: (64, 64), 8: (64,)},
+}
+# Elements that a lane holds of them, of a gradient of both arrays; bytes that a warp asks for at a time, rows of a lane
+# at a time, and blocks that must be left for a multiprocessor where lanes have several: 3495253x3 float32 45.4 with one
+# row, 33.8 with two, 27.0 with four; 64000x3 5.6 with eight, 4.9 with one.
+WARP_SMEM_HELD = 40
+WARP_SMEM_HELD_OF_BOTH = 66
+WARP_SMEM_BYTES = 2304
+MOST_WARP_SMEM_ROWS = 8
+WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR = 16
 # Rows longer than this are reduced by a block, shorter ones by a group of lanes: a warp then reads 8 packs a lane.
 WARP_REDUCE_PACKS = 32 * 8
 # Of more rows than this, longer ones too. Measured on an H200, sums of bfloat16, against the best block: 65536 rows of
@@ -70,6 +109,11 @@ STEPS_PER_THREAD = 4
 # each, and no kernel of them spills. Rows of such a tile per access: each costs a thread some 60 instructions, and
 # wider packs leave few steps to share them (16x150x128x128 bfloat16 takes 22 an element with packs of 4, 25 with 8).
 HELD_REGISTERS = 40
+# Such a tile is no wider than the rows that are neighbours, and narrower where tiles are fewer than so many for a
+# multiprocessor. H200, November 2026, us: 1024x1000x3 float32, dim 1, 13.7 by 4 threads across, 21.8 by 16, bfloat16
+# 11.0 for 48.6; 4096x100x5 float32 10.6 by 8, 14.1 by 32; 32x1000x3 5.4 by 2, 10.6 by 16; 8x256x128 6.1 by 2, 6.9 by
+# 8; but 64x2000x9 13.6 by 4, 11.5 by 8.
+HELD_TILES_PER_MULTIPROCESSOR = 0.5
 HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
 HELD_PACK = 4
 # Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
@@ -77,6 +121,17 @@ HELD_PACK = 4
 # more than 1%.
 TILE_THREADS_PER_MULTIPROCESSOR = 1024
 FEWEST_TILE_THREADS = 64
+# Tiles whose columns are reduced and read once: threads for a multiprocessor in all, of logarithms of sums and of plain
+# reductions; steps for each, at least; the most threads of a block; and tiles for a multiprocessor below which they are
+# narrower. H200, November 2026, us: sum 1001x10001 float32, dim 0, 20.5 with 600 for a multiprocessor, 25.0 with 1200,
+# 25.6 with 300; 512x300x49 bfloat16 11.9 with 760, 13.1 with 1500; 64x1000x196 bfloat16 17.9 for 28.0, 8x21x513x513
+# bfloat16, a thread to a column, 48.1 for 111; logsumexp 4096x4096 float32 33.0 with 512 threads, 39.9 with 1024;
+# 16x8400x80 bfloat16 30.2 for 112; 1000x1000 10.6 for 24.7.
+# Of packs of 8, which leave a thread less to do beside, half as many: 8192x8192 bfloat16 47.7 for 52.4.
+REDUCED_TILE_THREADS_PER_MULTIPROCESSOR = {"logsumexp": 1024, "plain": 768}
+FEWEST_REDUCED_STEPS = 8
+MOST_REDUCED_TILE_THREADS = {"logsumexp": 512, "plain": 1024}
+REDUCED_TILES_PER_MULTIPROCESSOR = 0.45
 # ---- rows that several blocks share; times measured on an H200, November 2026, in microseconds ----
 
 # Elements of its slice that a thread holds, as they are computed with, by registers that one takes.
@@ -385,6 +440,17 @@ SHARED_TILES_ACROSS_SECTORS = [
     SharedTile(64, 512, 8, 32),
     *SHARED_TILES[4],
 ]
+# Threads across a tile of rows whose steps are neighbours in x and columns in the result, or the other way: each reads
+# and writes a part of a sector. Where both lie along the rows, one. H200, November 2026, us: softmax of x.t(),
+# 4096x4096 float32, 59.8 for 301 by 32 across, 32x512x768 with the last two dims swapped 45.0 for 201; of x[:, ::2],
+# 8192x4096, 98.9 for 665, bfloat16 53.4 for 375; 64x256x56x56 channels last, dim 1, 120 for 227.
+CROSSED_COLUMNS = 8
+# Tiles that are read once and not written are held by several blocks, too, if these meet in memory, are few, or rows
+# have no more steps than this, or it takes as many blocks of 16-bit elements: logsumexp float32 65536x64, dim 0, 16.0
+# for 35.0 walked along, 64x1000x196, dim 1, 26.5 for 32.1, 8x1024x1024 18.9 for 24.7; bfloat16 65536x16 8.6 for 28.0,
+# 10000x1000 23.8 for 33.6; but float32 10000x1000 39.0 for 29.2, 4096x4096 38.9 for 32.2.
+MOST_UNWRITTEN_STEPS = 2048
+MOST_UNWRITTEN_BLOCKS = 16
 # Rows that are neighbours, at least, for those: of 4, 2000x1000x4 float32, dim 1, took 29.8 for 25.7 by one block.
 FEWEST_SHARED_NEIGHBOURS = 8
 # The same where those would leave a quarter of the multiprocessors idle: 1024x64 float32, dim 0, 5.9 for 7.7; 4096x32
@@ -413,13 +479,16 @@ GRADIENT_TILES = {
         *(SharedTile(32, 512, 16, 64), SharedTile(16, 512, 16, 64)),
     ],
 }
+# Of so few neighbours that they fill no more than an access; as wide as there are neighbours: 1024x1000x3 float32, dim
+# 1, 17.0 for 23.9, bfloat16 12.0 for 24.1; 32x1000x3 5.2 for 9.8; 2000x1000x4 float32 28.1 for 39.0, 8192x128x8
+# bfloat16 17.3 for 23.6.
+TINY_GRADIENT_TILES = [SharedTile(4, threads, 1, 64) for threads in (128, 256, 512)]
 # 1024x64 float32, dim 0, 5.2 for 8.0, 4096x32 5.9 for 13.4, 100x1000 5.6 for 7.1, 300x40 5.0 for 7.6.
 FEW_GRADIENT_TILES = [
     *(SharedTile(16, 128, 1, 32), SharedTile(16, 128, 8, 32), SharedTile(16, 256, 16, 24)),
     SharedTile(16, 512, 16, 64),
 ]
-# Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7. Neighbours fill an access:
-# 2000x1000x4 float32 38.3 for 56.1, bfloat16 31.2 for 30.0.
+# Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7.
 FEWEST_GRADIENT_STEPS = 16
 
 
@@ -436,3 +505,8 @@ def floor_power(n: int) -> int:
 def ceil_div(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
+
+
+def near_power(n: float) -> int:
+    """The power of two that is nearest to n, as a factor; 1 at least."""
+    return 1 << max(0, round(math.log2(max(1.0, n))))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..problem import Axis
 from .kernel_plan import Choice, Tuning
 from .plan_cluster import cluster_sizes
-from .thresholds import MOST_SHARED_HELD, SHARED_STEPS, SharedTile, ceil_div, ceil_power
+from .thresholds import CROSSED_COLUMNS, MOST_SHARED_HELD, SHARED_STEPS, SharedTile, ceil_div, ceil_power
 
 # Of a thread, besides those that hold so many steps, few or many, and at least: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill.
@@ -124,6 +125,20 @@ def _apart(choice: Choice, held: Held) -> TileCut | None:
                 blocks = ceil_div(problem.length, packs * (threads // across))
             return TileCut(pack, across, threads, blocks, resident, packs, False)
     return None
+
+
+def neighbours(choice: Choice, kept: tuple[Axis, ...], pack: int) -> int:
+    """Columns, in packs of so many, that are nearer to each other in memory than a row's steps are. `kept`: the kept
+    axes, the fastest last; beyond it lie other rows, steps away."""
+    inner, steps = kept[-1], choice.problem.reduce[-1] if choice.problem.reduce else Axis(1, 1, 1)
+    along = [0 < abs(steps.x_stride) < abs(inner.x_stride)]
+    if choice.elementwise:
+        along.append(0 < abs(steps.y_stride) < abs(inner.y_stride))
+    if all(along):
+        return 1
+    if any(along):  # x lies one way and the result the other
+        return CROSSED_COLUMNS
+    return ceil_div(choice.problem.rows if len(kept) == 1 else inner.size, pack)
 
 
 def chosen_pack(choice: Choice, widest: int) -> int:

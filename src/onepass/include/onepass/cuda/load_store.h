@@ -49,8 +49,8 @@ inline constexpr bool kMasks = requires { requires Load::kMasks; };
 
 // ---- one row in memory ----
 
-// The row's elements as values of type C. kWide: its packs lie on pack boundaries.
-template <class In, class C, class Load, bool kWide>
+// The row's elements as values of type C. kWide: its packs lie on pack boundaries. kShared: it lies in shared memory.
+template <class In, class C, class Load, bool kWide, bool kShared = false>
 struct Reader {
     static constexpr bool kAsRead = kWide && kSame<Load, Direct>;  // packs are what lies in memory
 
@@ -64,7 +64,11 @@ struct Reader {
     template <bool kOnce = false, int N>
     __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
         if constexpr (kWide) {
-            load_pack<N, kOnce>(x + column, to);
+            if constexpr (kShared) {
+                load_shared(x + column, to);
+            } else {
+                load_pack<N, kOnce>(x + column, to);
+            }
 #pragma unroll
             for (int i = 0; i < N; ++i) to[i] = load(to[i], row, column + i);
         } else {
@@ -74,7 +78,7 @@ struct Reader {
     }
 };
 
-template <class Out, class C, class Store>
+template <class Out, class C, class Store, bool kShared = false>
 struct Writer {
     Out* y;
     int64 row;
@@ -89,12 +93,16 @@ struct Writer {
         C to[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) to[i] = store(values[i], row, column + i);
-        store_pack(y + column, to);
+        if constexpr (kShared) {
+            store_shared(y + column, to);
+        } else {
+            store_pack(y + column, to);
+        }
     }
 };
 
 // What a writer writes, as decltype(element_of(writer)).
-template <class Out, class C, class Store>
-Out element_of(const Writer<Out, C, Store>&);
+template <class Out, class C, class Store, bool kShared>
+Out element_of(const Writer<Out, C, Store, kShared>&);
 
 }  // namespace onepass::cuda

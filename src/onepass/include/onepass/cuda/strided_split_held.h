@@ -103,24 +103,31 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         const auto finish = [&](int i) {
             return Op::template finish<V, kHasMask>(row[i].max, exponential(i), Totals::sum_of(row[i]));
         };
-        decltype(finish(0)) result[N];
-        C to_row[N];
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            result[i] = finish(i);
-            to_row[i] = Totals::to_row(max[i], exponential(i));
-        }
-        for_each_held(part, [&](int k, int64 step, const Offset& at) {
+        if constexpr (Op::kElementwise) {
+            decltype(finish(0)) result[N];
+            C to_row[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                if constexpr (Op::kKeepsExponentials) {
-                    held[k][i] = result[i].normalize(held[k][i] * to_row[i]);
-                } else {
-                    held[k][i] = result[i](held[k][i]);
-                }
+                result[i] = finish(i);
+                to_row[i] = Totals::to_row(max[i], exponential(i));
             }
-            part.store(step, at.y, held[k]);
-        });
+            for_each_held(part, [&](int k, int64 step, const Offset& at) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    if constexpr (Op::kKeepsExponentials) {
+                        held[k][i] = result[i].normalize(held[k][i] * to_row[i]);
+                    } else {
+                        held[k][i] = result[i](held[k][i]);
+                    }
+                }
+                part.store(step, at.y, held[k]);
+            });
+        } else if (place.rank == 0 && Part::first_step() == 0) {
+            C results[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) results[i] = finish(i);
+            part.store(0, part.start.y, results);
+        }
     };
     if constexpr (kShape.cluster > 0) {
         share(place.team);

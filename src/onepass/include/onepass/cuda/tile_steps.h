@@ -25,6 +25,20 @@ __device__ __forceinline__ void for_each_group(const Part& part, int64 begin, in
     }
 }
 
+// The same where nothing else is done for a step: what is left goes by half as many, and half of those, so that it is a
+// few waits and not one for each step.
+template <class Value, int kAhead, class Part, class Read, class Visit>
+__device__ __forceinline__ void for_each_group_in_halves(const Part& part, int64 step, int64 end, Read&& read,
+                                                         Visit&& visit) {
+    for (; step + (kAhead - 1) * Part::kSteps < end; step += kAhead * Part::kSteps) {
+        Value values[kAhead][Part::N];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) read(step + k * Part::kSteps, values[k]);
+        visit(step, values);
+    }
+    if constexpr (kAhead > 1) for_each_group_in_halves<Value, kAhead / 2>(part, step, end, read, visit);
+}
+
 // The same with the values of one step at a time.
 template <class Value, int kAhead = kInFlight, class Part, class Read, class Visit>
 __device__ __forceinline__ void for_each_step(const Part& part, int64 begin, int64 end, Read&& read, Visit&& visit) {

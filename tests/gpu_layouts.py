@@ -1,0 +1,50 @@
+"""Layouts of arrays as users have them on a GPU, and the algorithm that each brings about on an H100 or H200: what
+test_on_gpu.py runs there, and test_gpu_plans.py plans anywhere."""
+
+import numpy as np
+from helpers import REDUCTIONS
+
+
+def expand(x, shape):
+    """A broadcast array, of NumPy or torch."""
+    return np.broadcast_to(x, shape) if isinstance(x, np.ndarray) else x.expand(shape)
+
+
+# Shape, dim and what is taken of the array, and the algorithms of softmax and of a plain reduction, in float32.
+LAYOUTS = {
+    "warp": ((70, 384), -1, None, ("warp", "warp")),
+    "a block for each of few short rows": ((70, 512), -1, None, ("block", "warp")),
+    "warp, odd rows": ((70, 333), -1, None, ("warp", "warp")),
+    "many short odd rows": ((30000, 33), -1, None, ("warp_smem", "warp_smem")),
+    "many short rows of whole packs": ((30000, 32), -1, None, ("warp", "warp")),
+    "block": ((40, 8192), -1, None, ("block", "block")),
+    "block, odd rows": ((40, 7001), -1, None, ("block", "block")),
+    "a cluster for each of few odd rows": ((9, 9001), -1, None, ("cluster", "cluster")),
+    "few rows": ((5, 40000), -1, None, ("cluster", "cluster")),
+    "few long rows": ((3, 150001), -1, None, ("split", "split")),
+    "rows that one multiprocessor holds once": ((80, 40000), -1, None, ("cluster", "block")),
+    "a cluster of four for each row": ((600, 17000), -1, None, ("cluster", "block")),
+    "a cluster for each of many odd rows": ((600, 20001), -1, None, ("cluster", "block")),
+    "columns": ((200, 300), 0, None, ("strided", "strided")),
+    "columns that clusters share": ((700, 203), 0, None, ("strided_split", "strided")),
+    "a middle dim": ((5, 64, 49), 1, None, ("strided", "strided")),
+    "few neighbours": ((50, 300, 3), 1, None, ("strided", "strided")),
+    "columns too long for a tile": ((70000, 33), 0, None, ("strided_split", "strided_split")),
+    "many columns too long for a tile": ((7000, 4400), 0, None, ("strided_split", "strided")),
+    "every second row": ((40, 1024), -1, lambda x: x[::2], ("block", "warp")),
+    "every second element": ((40, 1024), -1, lambda x: x[:, ::2], ("strided", "strided")),
+    "columns of x, rows of the result": ((600, 400), -1, lambda x: x.T, ("strided", "strided")),
+    "rows off the boundaries": ((40, 1031), -1, lambda x: x[:, 5:], ("block", "warp")),
+    "a broadcast row": ((1, 700), -1, lambda x: expand(x, (30, 700)), ("block", "warp")),
+    "two dims apart": ((6, 7, 8, 9), (0, 2), None, ("strided", "strided")),
+    "everything": ((60, 70), None, None, ("block", "block")),
+}
+
+
+def is_expected(name, op, dtype, algorithm):
+    """Whether it is what the layout is there for; anything goes where another size of elements decides."""
+    of_softmax, of_reduction = LAYOUTS[name][3]
+    if op in REDUCTIONS:
+        others = () if dtype == "float32" else ("warp", "warp_smem", "block", "split", "cluster")
+        return algorithm in (of_reduction, *others)
+    return dtype != "float32" or op == "logsumexp" or algorithm == of_softmax
