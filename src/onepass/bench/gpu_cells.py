@@ -171,6 +171,40 @@ def _long() -> list[GpuCell]:
     ]
 
 
+# Shapes that no table of a peer has, and programs do.
+_SHORT: dict[tuple[int, ...], str] = {
+    (4194304, 3): "colours of pixels",
+    (1048576, 10): "digits",
+    (262144, 33): "a class more than a power of two",
+    (131072, 77): "tokens of a caption",
+    (131072, 100): "classes, whole packs of float32",
+    (65536, 150): "classes of a segmentation",
+    (65536, 197): "patches of an image",
+}
+_TILES: dict[tuple[int, ...], tuple[int, str]] = {
+    (1024, 1000, 3): (1, "few neighbours"),
+    (32, 1000, 3): (1, "few neighbours, few tiles"),
+    (4096, 100, 5): (1, "few neighbours, a short dim"),
+    (512, 300, 49): (1, "an odd number of neighbours"),
+    (8, 21, 513, 513): (1, "segmentation, an odd image"),
+    (16, 8400, 80): (1, "boxes of a detector"),
+    (1000, 1000): (0, "the columns of a small matrix"),
+    (10000, 1001): (0, "columns of samples, an odd number"),
+    (65536, 64): (0, "few columns of many samples"),
+}
+
+
+def _everyday() -> list[GpuCell]:
+    cells = []
+    for dtype in ("float32", "bfloat16"):
+        for shape, why in _SHORT.items():
+            ops = ["softmax", "log_softmax", "logsumexp", "sum"] + ["softmax_backward"] * (shape[1] in (3, 33))
+            cells += [GpuCell("short", op, shape, why, dtype=dtype) for op in ops]
+        for shape, (dim, why) in _TILES.items():
+            cells += [GpuCell("tiles", op, shape, why, dim, dtype) for op in ("softmax", "logsumexp", "sum")]
+    return cells
+
+
 def _plane() -> list[GpuCell]:
     return [
         GpuCell(f"plane_{dtype}", "softmax", (rows, columns), "rows x columns", dtype=dtype, peers=_PLANE_PEERS)
@@ -232,6 +266,7 @@ def _registry() -> tuple[GpuCell, ...]:
     ):
         cells.append(GpuCell("rows", "softmax", shape, why, dtype=dtype))
     cells += _long()
+    cells += _everyday()
     cells += _gradients()
     # What torch.compile costs the host is in no table of ours.
     others = tuple(name for name in OTHERS if name != "torch.compile")
