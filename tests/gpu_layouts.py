@@ -48,3 +48,44 @@ def is_expected(name, op, dtype, algorithm):
         others = () if dtype == "float32" else ("warp", "warp_smem", "block", "split", "cluster")
         return algorithm in (of_reduction, *others)
     return dtype != "float32" or op == "logsumexp" or algorithm == of_softmax
+
+
+# Shape, dim, what is taken of what was saved and of dy, and the algorithm of a softmax's gradient in bfloat16 on an
+# H100 or H200.
+GRADIENT_LAYOUTS = {
+    "warp": ((70, 512), -1, None, None, "warp"),
+    "warp, odd rows": ((70, 333), -1, None, None, "warp"),
+    "many short odd rows": ((30000, 33), -1, None, None, "warp_smem"),
+    "few neighbours": ((2000, 300, 3), 1, None, None, "strided"),
+    "block": ((9, 4096), -1, None, None, "block"),
+    "block, odd rows": ((9, 5001), -1, None, None, "block"),
+    "shared memory": ((150, 12000), -1, None, None, "block_smem"),
+    "shared memory, odd rows": ((150, 12001), -1, None, None, "block_smem"),
+    "few rows": ((3, 40000), -1, None, None, "cluster"),
+    "few shorter rows": ((3, 20000), -1, None, None, "cluster"),
+    "few odd rows": ((5, 150001), -1, None, None, "cluster"),
+    "few rows, longer than a cluster holds": ((5, 300001), -1, None, None, "split"),
+    "rows of which a multiprocessor holds one": ((150, 50257), -1, None, None, "cluster"),
+    "few rows, dy lies differently": ((3, 40009), -1, lambda x: x[:, :-9], lambda x: x[:, 1:-8], "split"),
+    "few rows, dy has one value for a row": ((3, 150000), -1, None, lambda x: expand(x[:, :1], (3, 150000)), "split"),
+    "columns": ((300, 200), 0, None, None, "strided_split"),
+    "a middle dim": ((5, 64, 49), 1, None, None, "strided"),
+    "a middle dim, whole packs": ((5, 64, 48), 1, None, None, "strided"),
+    "columns too long for a tile": ((4100, 4300), 0, None, None, "strided_split"),
+    "a few long columns": ((70000, 33), 0, None, None, "strided_split"),
+    "a few long columns, dy has one value for each": (
+        (2, 9000, 33),
+        1,
+        None,
+        lambda x: expand(x[:, :1], (2, 9000, 33)),
+        "strided_split",
+    ),
+    "every second row": ((40, 1024), -1, lambda x: x[::2], lambda x: x[::2], "block"),
+    "every second element": ((40, 1024), -1, lambda x: x[:, ::2], None, "strided"),
+    "inputs off the boundaries": ((40, 1031), -1, lambda x: x[:, 5:], lambda x: x[:, 3:-2], "block"),
+    "dy transposed": ((60, 60), -1, None, lambda x: x.T, "strided"),
+    "dy has one value for a row": ((30, 700), -1, None, lambda x: expand(x[:, :1], (30, 700)), "block"),
+    "dy has one value": ((30, 700), -1, None, lambda x: expand(x[:1, :1], (30, 700)), "block"),
+    "two dims apart": ((6, 7, 8, 9), (0, 2), None, None, "strided"),
+    "everything": ((60, 70), None, None, None, "block"),
+}

@@ -2,19 +2,20 @@
 
 import numpy as np
 import pytest
-from gpu_layouts import LAYOUTS, is_expected
+from gpu_layouts import GRADIENT_LAYOUTS, LAYOUTS, is_expected
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 
+from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
 from onepass.problem import make_problem, normalize_dims
 
 
-def algorithm_of(op, x, base, dim):
-    strides = tuple(stride // x.itemsize for stride in x.strides)
-    into = x.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    problem = make_problem(op, x.dtype.name, x.shape, normalize_dims(op, dim, x.shape), strides=strides)
-    return make_cuda_plan(problem, by_name("h200"), addresses=(into, 0)).algorithm
+def taken(view, shape, dtype):
+    """What a layout takes of an array, and how far into it that begins."""
+    base = np.zeros(shape, DTYPES[dtype])
+    x = base if view is None else view(base)
+    return x, x.__array_interface__["data"][0] - base.__array_interface__["data"][0]
 
 
 @pytest.mark.parametrize("op", (*SOFTMAX_FAMILY, *REDUCTIONS))
@@ -22,6 +23,20 @@ def algorithm_of(op, x, base, dim):
 def test_every_layout(name, op):
     shape, dim, view, _ = LAYOUTS[name]
     for dtype in DTYPES:
-        base = np.zeros(shape, DTYPES[dtype])
-        algorithm = algorithm_of(op, base if view is None else view(base), base, dim)
+        x, into = taken(view, shape, dtype)
+        strides = tuple(stride // x.itemsize for stride in x.strides)
+        problem = make_problem(op, dtype, x.shape, normalize_dims(op, dim, x.shape), strides=strides)
+        algorithm = make_cuda_plan(problem, by_name("h200"), addresses=(into, 0)).algorithm
         assert is_expected(name, op, dtype, algorithm), (dtype, algorithm)
+
+
+@pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))
+@pytest.mark.parametrize("name", GRADIENT_LAYOUTS)
+def test_every_layout_of_a_gradient(name, op):
+    shape, dim, saved_view, dy_view, algorithm = GRADIENT_LAYOUTS[name]
+    saved, saved_into = taken(saved_view, shape, "bfloat16")
+    dy, dy_into = taken(dy_view, shape, "bfloat16")
+    dy = dy[tuple(slice(0, n) for n in saved.shape)]
+    _, problem = checked(op, (saved, dy), dim, False, None, None)
+    plan = make_cuda_plan(problem, by_name("h200"), addresses=(saved_into, 0, dy_into))
+    assert plan.algorithm == algorithm

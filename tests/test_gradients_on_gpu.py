@@ -7,6 +7,7 @@ import itertools
 import gpu_machine
 import numpy as np
 import pytest
+from gpu_layouts import GRADIENT_LAYOUTS
 from helpers import DTYPES, random_array, to_torch
 from ulp import max_ulp
 
@@ -23,43 +24,6 @@ FORWARD = {"softmax_backward": "softmax", "log_softmax_backward": "log_softmax",
 LIMITS = {"float16": 0.52, "bfloat16": 0.52, "float32": 6, "float64": 6}
 
 CONVERTED = (((65, 1000), -1), ((9, 30001), -1), ((70, 65), 0))
-# Shape, dim, what is taken of what was saved and of dy, and the algorithm of a softmax's gradient in bfloat16 on an
-# H100 or H200.
-LAYOUTS = {
-    "warp": ((70, 512), -1, None, None, "warp"),
-    "warp, odd rows": ((70, 333), -1, None, None, "warp"),
-    "block": ((9, 4096), -1, None, None, "block"),
-    "block, odd rows": ((9, 5001), -1, None, None, "block"),
-    "shared memory": ((150, 12000), -1, None, None, "block_smem"),
-    "shared memory, odd rows": ((150, 12001), -1, None, None, "block_smem"),
-    "few rows": ((3, 40000), -1, None, None, "cluster"),
-    "few shorter rows": ((3, 20000), -1, None, None, "cluster"),
-    "few odd rows": ((5, 150001), -1, None, None, "cluster"),
-    "few rows, longer than a cluster holds": ((5, 300001), -1, None, None, "split"),
-    "rows of which a multiprocessor holds one": ((150, 50257), -1, None, None, "cluster"),
-    "few rows, dy lies differently": ((3, 40009), -1, lambda x: x[:, :-9], lambda x: x[:, 1:-8], "split"),
-    "few rows, dy has one value for a row": ((3, 150000), -1, None, lambda x: x[:, :1].expand(3, 150000), "split"),
-    "columns": ((300, 200), 0, None, None, "strided_split"),
-    "a middle dim": ((5, 64, 49), 1, None, None, "strided"),
-    "a middle dim, whole packs": ((5, 64, 48), 1, None, None, "strided"),
-    "columns too long for a tile": ((4100, 4300), 0, None, None, "strided_split"),
-    "a few long columns": ((70000, 33), 0, None, None, "strided_split"),
-    "a few long columns, dy has one value for each": (
-        (2, 9000, 33),
-        1,
-        None,
-        lambda x: x[:, :1].expand(2, 9000, 33),
-        "strided_split",
-    ),
-    "every second row": ((40, 1024), -1, lambda x: x[::2], lambda x: x[::2], "block"),
-    "every second element": ((40, 1024), -1, lambda x: x[:, ::2], None, "strided"),
-    "inputs off the boundaries": ((40, 1031), -1, lambda x: x[:, 5:], lambda x: x[:, 3:-2], "block"),
-    "dy transposed": ((60, 60), -1, None, lambda x: x.T, "strided"),
-    "dy has one value for a row": ((30, 700), -1, None, lambda x: x[:, :1].expand(30, 700), "block"),
-    "dy has one value": ((30, 700), -1, None, lambda x: x[:1, :1].expand(30, 700), "block"),
-    "two dims apart": ((6, 7, 8, 9), (0, 2), None, None, "strided"),
-    "everything": ((60, 70), None, None, None, "block"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +33,7 @@ def torch():
 
 def inputs_of(torch, op, name, dtype):
     """dy, what was saved, and of logsumexp its result: tensors on the GPU."""
-    shape, dim, saved_view, dy_view, _ = LAYOUTS[name]
+    shape, dim, saved_view, dy_view, _ = GRADIENT_LAYOUTS[name]
     x = random_array(shape, "float64", 3)
     if op == "logsumexp_backward":
         whole = x.astype(DTYPES[dtype])
@@ -96,8 +60,8 @@ def _compiled(torch):
 
     for op in OPS:
         for dtype in DTYPES:
-            for name in LAYOUTS:
-                add(op, LAYOUTS[name][1], *inputs_of(torch, op, name, dtype))
+            for name in GRADIENT_LAYOUTS:
+                add(op, GRADIENT_LAYOUTS[name][1], *inputs_of(torch, op, name, dtype))
     for shape, dim in CONVERTED:
         for given, saved, result in itertools.product(DTYPES, repeat=3):
             dy, y = (torch.zeros(shape, dtype=getattr(torch, name), device="cuda") for name in (given, saved))
@@ -127,11 +91,11 @@ def check(op, dx, dy, saved, *lse, dim, dtype):
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", GRADIENT_LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout(torch, name, op, dtype):
     inputs = inputs_of(torch, op, name, dtype)
-    dim, algorithm = LAYOUTS[name][1], LAYOUTS[name][4]
+    dim, algorithm = GRADIENT_LAYOUTS[name][1], GRADIENT_LAYOUTS[name][4]
     function = getattr(gradients, op)
     dx = function(*inputs, dim=dim)
     if dtype == "bfloat16" and op in SUMS:
@@ -145,12 +109,14 @@ def test_every_layout(torch, name, op, dtype):
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["warp", "block", "block_smem", "block_uncached", "split", "stream", "cluster", "strided"]
+    "algorithm", ["warp", "warp_smem", "block", "block_smem", "block_uncached", "split", "stream", "cluster", "strided"]
 )
 @pytest.mark.parametrize("op", SUMS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_algorithm(torch, algorithm, op, dtype):
-    y = getattr(torch, FORWARD[op])(torch.randn(133, 777 if algorithm != "warp" else 241, device="cuda") * 3, -1)
+    y = getattr(torch, FORWARD[op])(
+        torch.randn(133, 241 if algorithm.startswith("warp") else 777, device="cuda") * 3, -1
+    )
     y = y.to(getattr(torch, dtype))
     dy = torch.randn_like(y)
     dx = getattr(gradients, op)(dy, y, algorithm=algorithm)

@@ -113,7 +113,7 @@ def problems() -> Iterator[tuple]:
             yield "softmax", dtype, dtype, (4096, 4096), 1, algorithm, known
     for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):  # many short rows
         for dtype in ("float32", "bfloat16", "float64"):
-            for length in (3, 17, 33, 77, 100, 128, 150, 190, 300):
+            for length in (3, 33, 77, 100, 150, 300):
                 yield op, dtype, dtype, (1 << 20, length), 1, None, known
             yield op, dtype, dtype, (1 << 20, 33), 1, None, unknown
         for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
@@ -121,10 +121,9 @@ def problems() -> Iterator[tuple]:
     for op in ("logsumexp", "sum"):  # columns that are read once
         for dtype in ("float32", "bfloat16", "float64"):
             for shape, dim in (
-                *(((8, 21, 513 * 513), 1), ((512, 300, 49), 1), ((300, 300, 300), 1), ((128, 77, 768), 1)),
-                *(((1001, 10001), 0), ((10000, 1001), 0), ((10000, 1000), 0), ((16, 8400, 80), 1)),
-                *(((64, 1000, 196), 1), ((1000, 1000), 0), ((8192, 8192), 0), ((1024, 1000, 3), 1)),
-                *(((1000000, 4), 0), ((1000000, 10), 0), ((65536, 64), 0), ((4096, 4096), 0)),
+                *(((8, 21, 513 * 513), 1), ((512, 300, 49), 1), ((300, 300, 300), 1), ((1001, 10001), 0)),
+                *(((10000, 1001), 0), ((16, 8400, 80), 1), ((64, 1000, 196), 1), ((1000, 1000), 0)),
+                *(((8192, 8192), 0), ((1024, 1000, 3), 1), ((1000000, 10), 0), ((65536, 64), 0)),
             ):
                 yield op, dtype, dtype, shape, dim, None, known
     for op in ("logsumexp", "sum", "amax"):  # few rows that are read once, by clusters and by blocks of 512 and 1024

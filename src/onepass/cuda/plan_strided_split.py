@@ -126,6 +126,10 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
         along = threads // across if choice.elementwise else min(32, threads // across)
         idle = tiles * along * 2 < choice.device.multiprocessors
         most = choice.device.multiprocessors // tiles if idle else min(at_once // tiles, threads // across)
+        if not choice.elementwise and most > threads // across:
+            # The threads along a tile read the states of as many blocks at a time: sum of 65536x64 bfloat16, dim 0,
+            # 28.2 by 128 blocks, 32.5 by 132.
+            most -= most % (threads // across)
         return across, fewest, max(1, min(most, problem.length // FEWEST_STEPS))
 
     if choice.elementwise and choice.tuning.staged is not False:
