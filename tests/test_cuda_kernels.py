@@ -201,12 +201,12 @@ def test_where_a_tile_waits():
     for staged in (True, False):
         plan = launch("", "softmax", STRIDED["columns"], algorithm="strided", tuning=Tuning(staged=staged)).plan
         assert "::strided<" in plan.kernel and (plan.shared_bytes > 0, plan.reads) == (staged, 2 - staged)
-    assert launch("", "softmax", Layout((9000, 50), 0), algorithm="strided").plan.shared_bytes > 0
+    assert launch("", "softmax", Layout((6000, 50), 0), algorithm="strided").plan.shared_bytes > 0
 
 
 def test_tiles_lie_as_memory_does():
     """Threads side by side read what lies side by side: along a row whose steps are nearer than other rows, across as
-    many rows as are near, and half this half that where x lies one way and the result the other."""
+    many rows as are near, and some of each where x lies one way and the result the other."""
 
     def across(op, shape, dim, view=None):
         layout = Layout(shape, dim, view)
@@ -216,7 +216,8 @@ def test_tiles_lie_as_memory_does():
         assert across(op, (64, 600), -1, lambda x: x[:, ::2]) == 1
         assert across(op, (64, 600), -1, lambda x: x[:, ::-1]) == 1
     assert across("softmax", (200, 300), -1, lambda x: x.T) <= 8
-    assert across("softmax", (64, 300, 3), 1) == 4
+    assert across("softmax", (1024, 300, 3), 1) == 4
+    assert across("softmax", (32, 300, 3), 1) == 2  # few tiles
     assert across("sum", (2, 5, 40000), 1) == 128
 
 

@@ -97,7 +97,8 @@ def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int
             along = _along(choice, pack, across)
         if not (tuning.across or tuning.threads):  # short rows: a wider tile instead of fewer threads
             fewest = WARP_THREADS if pack == 1 or near * pack * size >= ACCESS_BYTES else WARP_THREADS // 2
-            while across * along < fewest and 2 * across <= min(32, widest, ceil_power(columns)):
+            most_across = 1 if near == pack == 1 else min(32, widest, ceil_power(columns))  # 1: other rows lie far away
+            while across * along < fewest and 2 * across <= most_across:
                 across *= 2
                 along = _along(choice, pack, across)
         fits = ceil_div(problem.length, along) * pack * choice.registers_per_element <= limit
