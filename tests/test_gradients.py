@@ -27,9 +27,9 @@ from onepass import _engine, call_gradients, plan
 def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, threads):
     threads(3)
     for dtype in DTYPES if math.prod(shape) < 300_000 else ("float32", "bfloat16"):
-        if algorithm == "registers" and shape[-1] > longest_in_registers(dtype):
-            continue
         for op in GRADIENTS:
+            if algorithm == "registers" and shape[-1] > longest_in_registers(dtype, 32 if op in PAIRS else 8):
+                continue
             given = inputs_of(op, shape, dtype, dim)
             expected = expected_of(op, given, dim)
             for kind in KINDS:
@@ -46,7 +46,9 @@ def test_the_algorithm_asked_for_runs_and_is_right(algorithm, shape, dim, thread
 # (operation, shape, dtype, dim) -> algorithm: the reason. Sizes far from any threshold, for processors of any cache.
 CHOICES = [
     ("softmax_backward", (49_152, 8), "float32", -1, "registers", "a row is one vector or two"),
-    ("softmax_backward", (4096, 3 * _engine.vector_bytes()), "float32", -1, "row", "twelve vectors of two arrays"),
+    ("softmax_backward", (4096, 3 * _engine.vector_bytes()), "float32", -1, "registers", "twelve vectors, read twice"),
+    ("softmax_backward", (4096, 12 * _engine.vector_bytes()), "float32", -1, "row", "forty-eight vectors"),
+    ("softmax_backward", (4096, 3 * _engine.vector_bytes() // 2), "float64", -1, "row", "twelve of float64"),
     ("log_softmax_backward", (4096, 1024), "bfloat16", -1, "row", "y and dy wait in cache"),
     ("softmax_backward", (16, 4_194_304), "float32", -1, "online", "16 MiB a row: no cache next to a core holds it"),
     ("log_softmax_backward", (1, 16_777_216), "float32", -1, "split", "one row for all threads"),
@@ -153,6 +155,24 @@ def test_in_place_of_an_input(op, shape, dim, monkeypatch):
             place[...] = given[i]
             assert call(op, arrays, dim, out=place) is place
             assert same_bits(place, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", PAIRS)
+def test_short_rows(op, dtype):
+    """Every number of vectors that fits the registers and some that are read twice, the last full and not."""
+    lanes = _engine.vector_bytes() // 4
+    longest = longest_in_registers(dtype, 32)
+    for vectors, more in itertools.product((*range(10), 16, 31, 32), (-1, 0, 1)):
+        length = vectors * lanes + more
+        if not 0 < length <= longest:
+            continue
+        given = inputs_of(op, (19, length), dtype, -1)
+        out, surroundings = nan_filled_past_a_line(given[1].shape, given[1].dtype, 3)
+        call(op, given, -1, out=out, algorithm="registers")
+        assert _engine.last_algorithm() == "registers"
+        assert error_of(op, out, given, -1) <= LIMITS[op, dtype], length
+        assert all(np.isnan(memory).all() for memory in surroundings), length
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

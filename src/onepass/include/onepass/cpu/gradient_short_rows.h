@@ -21,7 +21,7 @@ class GradientShortRows : RowBatches<T> {
     using Batches = RowBatches<T>;
     using C = Compute<T>;
     using V = Vec<C>;
-    using Batches::W, Batches::n_, Batches::last_;
+    using Batches::W, Batches::n_, Batches::last_, Batches::nontemporal_;
 
    public:
     explicit GradientShortRows(const Job& job) : Batches(job, job.length), job_(job) {
@@ -35,11 +35,12 @@ class GradientShortRows : RowBatches<T> {
     void run(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
         if constexpr (kHeld) {
             if (last_ == 0) {
-                if (n_ == W) return held_rows<1>(begin, end, row_at);
-                if (n_ == 2 * W) return held_rows<2>(begin, end, row_at);
-                if (n_ == 4 * W) return held_rows<4>(begin, end, row_at);
-                if (n_ == 8 * W && kVectorBytes == 64) return held_rows<8>(begin, end, row_at);
+                if (n_ == W) return held_rows<1, false>(begin, end, row_at);
+                if (n_ == 2 * W) return held_rows<2, false>(begin, end, row_at);
+                if (n_ == 4 * W) return held_rows<4, false>(begin, end, row_at);
+                if (n_ == 8 * W && kVectorBytes == 64) return held_rows<8, false>(begin, end, row_at);
             }
+            return any_held_rows<1>(begin, end, row_at);
         }
         batches(begin, end, row_at);
     }
@@ -49,16 +50,20 @@ class GradientShortRows : RowBatches<T> {
 
     // Rows of kVectors whole vectors, both arrays in half of the registers: read once, written at once, row after row.
     // On a Zen 4 softmax's take half of the time of batches where they come from a cache, three quarters from memory.
-    template <int kVectors, class RowAt>
+    // kMasked: the last vector need not be full.
+    template <int kVectors, bool kMasked, class RowAt>
     ONEPASS_APART void held_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
-        const bool past_cache = Batches::lines_at(row_at(begin).y);
+        const bool past_cache = !kMasked && Batches::lines_at(row_at(begin).y);
+        const int last = last_ == 0 ? W : last_;
         for (std::int64_t r = begin; r < end; ++r) {
             const GradientRow row = row_at(r);
             V x[kVectors], d[kVectors], sum = C(0);
 #pragma GCC unroll 8
             for (int i = 0; i < kVectors; ++i) {
-                x[i] = load(elements(row.x) + i * W);
-                d[i] = load(elements(row.second) + i * W);
+                x[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.x) + i * W, last, C(0))
+                                                    : load(elements(row.x) + i * W);
+                d[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.second) + i * W, last, C(0))
+                                                    : load(elements(row.second) + i * W);
                 sum = RowOp::kOfProducts ? fma(d[i], x[i], sum) : sum + d[i];
             }
             C k[RowOp::kConstants];
@@ -68,8 +73,48 @@ class GradientShortRows : RowBatches<T> {
 #pragma GCC unroll 8
             for (int i = 0; i < kVectors; ++i) {
                 const V dx = op(x[i], d[i]);
-                past_cache ? stream(y + i * W, dx) : store(y + i * W, dx);
+                if (kMasked && i == kVectors - 1) {
+                    store_n(y + i * W, dx, last);
+                } else {
+                    past_cache ? stream(y + i * W, dx) : store(y + i * W, dx);
+                }
             }
+        }
+    }
+
+    // Rows of so many vectors or more, held if that leaves registers for what is computed.
+    template <int kVectors, class RowAt>
+    void any_held_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
+        if (n_ <= kVectors * W) return held_rows<kVectors, true>(begin, end, row_at);
+        if constexpr (kVectors < (kVectorBytes == 64 ? 8 : 4)) {
+            any_held_rows<kVectors + 1>(begin, end, row_at);
+        } else {
+            walked_rows(begin, end, row_at);
+        }
+    }
+
+    // Longer ones: summed, then read again while they are in the first cache.
+    template <class RowAt>
+    ONEPASS_APART void walked_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
+        for (std::int64_t r = begin; r < end; ++r) {
+            const GradientRow row = row_at(r);
+            V sum[2] = {C(0), C(0)};
+            const auto add = [&](int k, int i, int lanes) ONEPASS_INLINE_BODY {
+                const V d = vector(row.second, i, lanes);
+                sum[k] = RowOp::kOfProducts ? fma(d, vector(row.x, i, lanes), sum[k]) : sum[k] + d;
+            };
+            int i = 0;
+            for (; i + 2 * W <= n_; i += 2 * W) {
+                add(0, i, W);
+                add(1, i + W, W);
+            }
+            for (; i < n_; i += W) add(0, i, n_ - i < W ? n_ - i : W);
+            C k[RowOp::kConstants];
+            RowOp::set(k, 1, reduce_sum(sum[0] + sum[1]));
+            const auto op = all_lanes<RowOp>(k);
+            T* y = reinterpret_cast<T*>(row.y);
+            for (i = 0; i + W <= n_; i += W) store(y + i, op(vector(row.x, i, W), vector(row.second, i, W)));
+            if (last_ > 0) store_n(y + i, op(vector(row.x, i, last_), vector(row.second, i, last_)), last_);
         }
     }
 
