@@ -38,6 +38,9 @@ _TILE_VECTORS = 16
 # two such tiles fit L2. Measured on a Zen 4, softmax of 32x256x56x56, dim 1: 6.4 ms instead of 8.7, 8x21x512x512 11.4
 # instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7.
 _EXP_TILE_VECTORS = 8
+# The same of plain reductions where tiles would be too few for all threads: as few as keep additions from waiting for
+# each other.
+_FEW_VECTORS = 4
 # Elements of one chunk of a long row: its input and nothing else in L1.
 _CHUNK = 4096
 # A reduction reads once whatever the chunk; longer ones cost fewer merges.
@@ -272,6 +275,8 @@ def _plan_tiles(
         packs = _can_pack(problem, inner) and length * inner.size >= _PACKED_ELEMENTS
         chosen = "packed" if packs else "strided"
     # A tile is read while the one before is written, from its exponentials or, a gradient, from both inputs.
+    outer_size = math.prod(axis.size for axis in outer)
+    enough = _ROWS_PER_THREAD * machine.cores  # tiles, for all threads to have work
     column_bytes = 2 * _row_element_bytes(problem) - (0 if problem.op in GRADIENTS else ITEMSIZE[problem.dtype])
     budget = max(machine.l2_bytes // 2, int(machine.l3_bytes / machine.cores * _TILE_SHARE_OF_L3))
     if chosen == "packed":
@@ -284,6 +289,10 @@ def _plan_tiles(
         vectors = _EXP_TILE_VECTORS if in_registers and not whole else _TILE_VECTORS
         count = -(-inner.size // (vectors * lanes))
         tile = min(-(-inner.size // (count * lanes)) * lanes, inner.size)
+        narrow = _FEW_VECTORS * lanes
+        if problem.op in REDUCTIONS and -(-inner.size // narrow) * outer_size >= enough:
+            while tile > narrow and -(-inner.size // tile) * outer_size < enough:
+                tile = -(-tile // (2 * lanes)) * lanes
         why(
             f"the reduced axis has stride {problem.reduce[0].x_stride}: tiles of {tile} columns are read along the rows"
         )
@@ -292,10 +301,10 @@ def _plan_tiles(
         why(f"a tile of {length} steps waits in cache between its passes")
     elif waits:
         why(f"a tile of {length} steps does not fit the cache: it is read twice")
-    units = math.prod(axis.size for axis in outer) * (1 if chosen == "packed" else -(-inner.size // tile))
+    units = outer_size * (1 if chosen == "packed" else -(-inner.size // tile))
     chunk = max(1, (machine.l2_bytes // 4) // (tile * ITEMSIZE[problem.dtype]))
     # A plain reduction holds its columns in registers from the first step to the last: 1.2x to 1.4x of chunks of them.
-    whole = problem.op in REDUCTIONS and units >= _ROWS_PER_THREAD * machine.cores
+    whole = problem.op in REDUCTIONS and units >= enough
     chunk = length if whole or (resident and length <= chunk) else min(chunk, length)
     split = threads > 1 and units < _ROWS_PER_THREAD * threads and not (resident and waits) and length > 2 * chunk
     if split:

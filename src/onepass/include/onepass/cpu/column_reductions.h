@@ -15,118 +15,125 @@ struct ColumnSpan {
     std::int64_t rows;
 };
 
-// Calls visit(k, vector k of the row) for rows [begin, end) of kVectors vectors. Of one vector, `lanes` of it.
-template <int kVectors, class T, class Visit>
+// Calls visit(k, vector k of the row) for rows [begin, end) of kVectors vectors, of the last of which only so many
+// lanes are columns.
+template <int kVectors, bool kMasked, class T, class Visit>
 ONEPASS_INLINE void visit_columns(const ColumnSpan<T>& span, std::int64_t begin, std::int64_t end, int lanes,
                                   Visit&& visit) {
-    constexpr int W = kLanes<Compute<T>>;
+    using C = Compute<T>;
+    constexpr int W = kLanes<C>;
     for (std::int64_t d = begin; d < end; ++d) {
         const T* x = span.x + d * span.stride;
         fetch_soon(x + TileGrid<T>::kAhead * span.stride, kVectors * W);
 #pragma GCC unroll 16
         for (int k = 0; k < kVectors; ++k) {
-            visit(k, kVectors > 1 || lanes == W ? load(x + k * W) : load_n(x, lanes, Compute<T>(0)));
+            visit(k, kMasked && k == kVectors - 1 ? load_n(x + k * W, lanes, C(0)) : load(x + k * W));
         }
     }
 }
 
-// The sums of kVectors vectors of columns, in float64, rounded to C. Vector sums are moved to float64 after sixteen
-// additions, as in a row (kSumBlock).
-template <int kVectors, class T, class C = Compute<T>>
-ONEPASS_INLINE void sum_columns(const ColumnSpan<T>& span, int lanes, bool mean, Vec<C> (&result)[kVectors]) {
-    constexpr std::int64_t kBlock = TileGrid<T>::kBlock;
-    WideSum<C> total[kVectors];
-    for (std::int64_t block = 0; block < span.rows; block += kBlock) {
-        const std::int64_t end = block + kBlock < span.rows ? block + kBlock : span.rows;
-        if constexpr (sizeof(C) == 8) {
-            visit_columns<kVectors>(span, block, end, lanes,
-                                    [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { total[k].add(v); });
-        } else {
-            Vec<C> sum[kVectors];
-            for (Vec<C>& s : sum) s = C(0);
-            visit_columns<kVectors>(span, block, end, lanes,
-                                    [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
-            for (int k = 0; k < kVectors; ++k) total[k].add(sum[k]);
-        }
-    }
-    alignas(kCacheLine) double all[kVectors][kLanes<C>];
-    for (int k = 0; k < kVectors; ++k) total[k].store_lanes(all[k]);
-    alignas(kCacheLine) C rounded[kVectors][kLanes<C>];
-    const double parts = mean ? static_cast<double>(span.rows) : 1.0;
-#pragma GCC unroll 1
-    for (int k = 0; k < kVectors; ++k) {
-        for (int i = 0; i < kLanes<C>; ++i) rounded[k][i] = static_cast<C>(all[k][i] / parts);
-    }
-    for (int k = 0; k < kVectors; ++k) result[k] = load(rounded[k]);
-}
-
-// kSign = 1: the maxima of kVectors vectors of columns, -1: the minima. Returns false if there is a NaN.
-template <int kSign, int kVectors, class T, class C = Compute<T>>
-ONEPASS_INLINE bool extremes_of_columns(const ColumnSpan<T>& span, int lanes, Vec<C> (&result)[kVectors]) {
-    Vec<C> best[kVectors], nan = C(0);
-    for (Vec<C>& b : best) b = -kSign * kInfinity<C>;
-    visit_columns<kVectors>(span, 0, span.rows, lanes, [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
-        best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
-        nan = nan_or(v, nan);
-    });
-    for (int k = 0; k < kVectors; ++k) result[k] = best[k];
-    return reduce_sum(nan) == 0;
-}
-
-// One operation on `width` columns, results to y side by side.
+// One operation on `width` columns.
 template <class T>
-struct ColumnReduction {
+class ColumnReduction {
     using C = Compute<T>;
+    using V = Vec<C>;
     static constexpr int W = kLanes<C>;
     static constexpr int kMost = kVectorBytes == 64 ? 16 : 8;  // half of the registers
     static constexpr int kFew = 4;                             // enough that an addition is not waited for
+    // Rows added up in C before they go to float64. Of float64, whose own total is seven operations an element: in
+    // threes and fours, an error of half an ULP that further rows do not add to.
+    static constexpr std::int64_t kRows = sizeof(C) == 8 ? 2 : TileGrid<T>::kBlock;
 
-    Op op;
-    ColumnSpan<T> span;
-    int width;
-    T* y;
+   public:
+    ColumnReduction(const ColumnSpan<T>& span, int width) : span_(span), width_(width) {}
 
-    // False if there is a NaN and the operation wants to know where: the results are not to be used.
-    bool run() const {
-        bool done = true;
-        int j = 0;
-        for (; j + kMost * W <= width; j += kMost * W) done &= group<kMost>(j, W);
-        return done && rest<kFew>(j);
+    // The sums, in float64 and with what that has lost: arrays of whole vectors.
+    void sums(double* total, double* lost) const {
+        each_group([&]<int kVectors, bool kMasked>(int j, int lanes)
+                       ONEPASS_INLINE_BODY { this->add_up<kVectors, kMasked>(j, lanes, total + j, lost + j); });
+    }
+
+    // The sums, or the means, rounded.
+    void results(bool mean, C* result) const {
+        each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
+            if (span_.rows <= kRows && !mean) return this->add_up_few<kVectors, kMasked>(j, lanes, result + j);
+            alignas(kCacheLine) double total[kVectors * W], lost[kVectors * W];
+            this->add_up<kVectors, kMasked>(j, lanes, total, lost);
+            const VecD parts = mean ? static_cast<double>(span_.rows) : 1.0;
+            for (int i = 0; i < kVectors * W; i += kLanes<double>) {
+                store_rounded(result + j + i, (load(total + i) + load(lost + i)) / parts);
+            }
+        });
+    }
+
+    // kSign = 1: the maxima, -1: the minima, in whole vectors. False if there is a NaN: they are not to be used.
+    template <int kSign>
+    bool extremes(C* best) const {
+        bool numbers = true;
+        each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
+            numbers &= this->extremes_of<kSign, kVectors, kMasked>(j, lanes, best + j);
+        });
+        return numbers;
     }
 
    private:
-    // Columns from j on. The last group reaches back over columns that are done: narrow ones would walk down as often.
-    template <int kVectors>
-    bool rest(int j) const {
-        if (j == width) return true;
-        bool done = true;
-        if (width < kVectors * W) {
-            for (; j < width; j += W) done &= group<1>(j, width - j < W ? width - j : W);
-            return done;
-        }
-        for (; width - j > kVectors * W; j += kVectors * W) done &= group<kVectors>(j, W);
-        return done && group<kVectors>(width - kVectors * W, W);
+    template <class Visit>
+    ONEPASS_INLINE void each_group(Visit&& visit) const {
+        int j = 0;
+        for (; j + kMost * W <= width_; j += kMost * W) visit.template operator()<kMost, false>(j, W);
+        for (; j + kFew * W <= width_; j += kFew * W) visit.template operator()<kFew, false>(j, W);
+        const int left = width_ - j, last = left % W == 0 ? W : left % W;
+        if (left > 3 * W) return visit.template operator()<4, true>(j, last);
+        if (left > 2 * W) return visit.template operator()<3, true>(j, last);
+        if (left > W) return visit.template operator()<2, true>(j, last);
+        if (left > 0) visit.template operator()<1, true>(j, last);
     }
 
-    template <int kVectors>
-    ONEPASS_APART bool group(int column, int lanes) const {
-        const ColumnSpan<T> columns{span.x + column, span.stride, span.rows};
-        Vec<C> result[kVectors];
-        bool done = true;
-        if (op == Op::amax) {
-            done = extremes_of_columns<1>(columns, lanes, result);
-        } else if (op == Op::amin) {
-            done = extremes_of_columns<-1>(columns, lanes, result);
-        } else {
-            sum_columns(columns, lanes, op == Op::mean, result);
-        }
-        if (lanes < W) {
-            store_n(y + column, result[0], lanes);
-        } else {
-            for (int k = 0; k < kVectors; ++k) store(y + column + k * W, result[k]);
-        }
-        return done;
+    ColumnSpan<T> from(int column) const { return {span_.x + column, span_.stride, span_.rows}; }
+
+    // The sums of rows [begin, end), in C.
+    template <bool kMasked, int kVectors>
+    ONEPASS_INLINE static void add_up_in_registers(const ColumnSpan<T>& columns, std::int64_t begin, std::int64_t end,
+                                                   int lanes, V (&sum)[kVectors]) {
+        for (V& s : sum) s = C(0);
+        visit_columns<kVectors, kMasked>(columns, begin, end, lanes,
+                                         [&](int k, V v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
     }
+
+    template <int kVectors, bool kMasked>
+    ONEPASS_APART void add_up(int column, int lanes, double* totals, double* lost) const {
+        const ColumnSpan<T> columns = from(column);
+        WideSum<C> total[kVectors];
+        for (std::int64_t row = 0; row < span_.rows; row += kRows) {
+            V sum[kVectors];
+            add_up_in_registers<kMasked>(columns, row, row + kRows < span_.rows ? row + kRows : span_.rows, lanes, sum);
+            for (int k = 0; k < kVectors; ++k) total[k].add(sum[k]);
+        }
+        for (int k = 0; k < kVectors; ++k) total[k].store_parts(totals + k * W, lost + k * W);
+    }
+
+    template <int kVectors, bool kMasked>
+    ONEPASS_APART void add_up_few(int column, int lanes, C* result) const {
+        V sum[kVectors];
+        add_up_in_registers<kMasked>(from(column), 0, span_.rows, lanes, sum);
+        for (int k = 0; k < kVectors; ++k) store(result + k * W, sum[k]);
+    }
+
+    template <int kSign, int kVectors, bool kMasked>
+    ONEPASS_APART bool extremes_of(int column, int lanes, C* bests) const {
+        const ColumnSpan<T> columns = from(column);
+        V best[kVectors], nan = C(0);
+        for (V& b : best) b = -kSign * kInfinity<C>;
+        visit_columns<kVectors, kMasked>(columns, 0, span_.rows, lanes, [&](int k, V v) ONEPASS_INLINE_BODY {
+            best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
+            nan = nan_or(v, nan);
+        });
+        for (int k = 0; k < kVectors; ++k) store(bests + k * W, best[k]);
+        return reduce_sum(nan) == 0;
+    }
+
+    ColumnSpan<T> span_;
+    int width_;
 };
 
 }  // namespace ONEPASS_ISA

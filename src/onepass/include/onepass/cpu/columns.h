@@ -3,7 +3,7 @@
 #pragma once
 
 #include "column_groups.h"
-#include "exp.h"
+#include "lossless_sum.h"
 #include "span.h"
 #include "tile_grid.h"
 
@@ -26,21 +26,6 @@ struct alignas(64) Columns {
     double lost[kMost];  // by the additions to total, where C is float64
     Least<C> least;      // of the exponentials that are not 0
     bool any_small;      // of their products with scale, some may be (scaled.h)
-};
-
-// Exponentials relative to each column's maximum, added up in float32 without loss: what an addition rounds off is
-// added up beside it. A lane adds up a whole column, and a logarithm shows what float32 loses. It begins with 2^kBias,
-// the largest there is, so that what is added is never more than what is there, and the remainder exact (Dekker).
-struct LosslessSum {
-    static constexpr float kStart = static_cast<float>(1 / kUnbias<float>);
-    VecF high = kStart;
-    VecF low = 0.0f;
-
-    ONEPASS_INLINE void add(VecF e) {
-        const VecF sum = high + e;
-        low = low + (e - (sum - high));
-        high = sum;
-    }
 };
 
 // The sum of a vector of columns while it waits in registers, of a block of rows: kExact as LosslessSum.

@@ -301,29 +301,35 @@ inline double log_of_anchor(C shift, C magic) {
     return static_cast<double>(shift) + steps / Table::kSteps * kLn2;
 }
 
-// log(d) for a positive normal d; NaN for NaN. Relative accuracy also next to 1, where log_softmax of a row with one
-// dominant element lives. Branch-free, so that loops over columns vectorize.
-inline double log_of_sum(double d) {
-    std::int64_t bits = bit_cast<std::int64_t>(d);
-    const std::int64_t offset = (bits - 0x3fe6a09e667f3bcd) >> 52;  // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
-    const double m = bit_cast<double>(bits - (offset << 52));
-    const double exponent = bit_cast<double>(offset + 0x4338000000000000) - 0x1.8p52;
-    const double f = m - 1.0;
-    const double s = f / (2.0 + f);
-    const double z = s * s;
+// The signed integers as wide as a float64, or as a vector of them.
+template <class D>
+struct IntegersOf {
+    using type = std::int64_t;
+};
+template <>
+struct IntegersOf<VecD> {
+    typedef std::int64_t type __attribute__((vector_size(kVectorBytes)));
+};
+
+// log(d) for a positive normal d, or a vector of them; NaN for NaN. Relative accuracy also next to 1, where log_softmax
+// of a row with one dominant element lives.
+template <class D>
+inline D log_of_sum(D d) {
+    using Integers = typename IntegersOf<D>::type;
+    const auto bits = bit_cast<Integers>(d);
+    const Integers offset = (bits - 0x3fe6a09e667f3bcd) >> 52;  // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
+    const D m = bit_cast<D>(bits - (offset << 52));
+    const D exponent = bit_cast<D>(offset + 0x4338000000000000) - D(0x1.8p52);
+    const D f = m - D(1.0);
+    const D s = f / (D(2.0) + f);
+    const D z = s * s;
     // 2 * atanh(s) = 2s + s * z * (2/3 + 2/5 z + ...), |s| <= 0.1716: 10 terms leave 2e-18
-    double p = 2.0 / 23;
-    p = p * z + 2.0 / 21;
-    p = p * z + 2.0 / 19;
-    p = p * z + 2.0 / 17;
-    p = p * z + 2.0 / 15;
-    p = p * z + 2.0 / 13;
-    p = p * z + 2.0 / 11;
-    p = p * z + 2.0 / 9;
-    p = p * z + 2.0 / 7;
-    p = p * z + 2.0 / 5;
-    p = p * z + 2.0 / 3;
-    return exponent * kLn2 + (2.0 * s + s * z * p) + (d - d);
+    D p = 2.0 / 23;
+    for (const double next :
+         {2.0 / 21, 2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13, 2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3}) {
+        p = p * z + D(next);
+    }
+    return exponent * D(kLn2) + (D(2.0) * s + s * z * p) + (d - d);
 }
 
 }  // namespace ONEPASS_ISA

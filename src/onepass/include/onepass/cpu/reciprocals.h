@@ -12,15 +12,10 @@ template <class C>
 inline void reciprocals(const double* sums, int n, C* high, C* low) {
     for (int i = 0; i < n; i += kLanes<double>) {
         const VecD sum = load(sums + i), reciprocal = VecD(1.0) / sum;
+        store_rounded(high + i, reciprocal);
         if constexpr (sizeof(C) == 4) {
-            typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
-            const Half rounded = __builtin_convertvector(reciprocal.v, Half);
-            const VecD missing = reciprocal - VecD(__builtin_convertvector(rounded, VecD::Native));
-            const Half lost = __builtin_convertvector(missing.v, Half);
-            __builtin_memcpy(high + i, &rounded, sizeof(rounded));
-            __builtin_memcpy(low + i, &lost, sizeof(lost));
+            store_rounded(low + i, reciprocal - load_double(high + i));
         } else {
-            store(high + i, reciprocal);
             store(low + i, fma(VecD(0.0) - reciprocal, sum, VecD(1.0)) * reciprocal);
         }
     }

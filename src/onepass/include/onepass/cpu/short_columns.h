@@ -6,6 +6,8 @@
 
 #include "column_groups.h"
 #include "gradient_ops.h"
+#include "logarithms.h"
+#include "lossless_sum.h"
 #include "reciprocals.h"
 #include "tile_grid.h"
 #include "usual.h"
@@ -39,6 +41,18 @@ struct ColumnSum<float> {
     }
 };
 
+// The same without what additions in float32 lose: a logarithm shows it.
+template <class C>
+struct LosslessColumnSum : WideSum<double> {};
+template <>
+struct LosslessColumnSum<float> : LosslessSum {
+    void store_lanes(double* lanes) const {
+        const VecF above = high - VecF(kStart);
+        store(lanes, low_half(above) + low_half(low));
+        store(lanes + kLanes<double>, high_half(above) + high_half(low));
+    }
+};
+
 template <class T>
 class ShortColumns {
     using C = Compute<T>;
@@ -66,6 +80,17 @@ class ShortColumns {
             width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes); });
     }
 
+    void log_softmax(ShortRowsOf<const T> x) const {
+        each_group<C, kMostLogarithms>(width, [&]<int kCount>(int j, int lanes)
+                                                  ONEPASS_INLINE_BODY { this->log_softmax_of<kCount>(x, j, lanes); });
+    }
+
+    // One row of results.
+    void logsumexp(ShortRowsOf<const T> x) const {
+        each_group<C, kMostLogarithms>(
+            width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->logsumexp_of<kCount>(x, j, lanes); });
+    }
+
     // Gradients that sum, of dy and of what was saved; of float32, which adds up so few as they are.
     template <class RowOp>
     void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
@@ -75,6 +100,8 @@ class ShortColumns {
     }
 
    private:
+    static constexpr int kMostLogarithms = kMostVectors / 2;  // of which a column takes three registers
+
     // Calls value(row, vector) for all of a group's results, and writes them.
     template <int kCount, class Value>
     ONEPASS_INLINE void write(int j, int lanes, Value&& value) const {
@@ -153,6 +180,75 @@ class ShortColumns {
             sum.store_lanes(sums + k * W);
             for (int i = 0; i < W; ++i) {
                 if (is_infinite(max_of.v[i])) sums[k * W + i] = __builtin_nan("");
+            }
+        }
+    }
+
+    // ---- log_softmax and logsumexp ----
+
+    // Every column's maximum, and the sum of its exponentials relative to that.
+    template <int kCount>
+    ONEPASS_INLINE void exponentials_below(ShortRowsOf<const T> x, int j, int lanes, C* top, double* sums) const {
+        constexpr int kFew = kCount < kTogether ? kCount : kTogether;
+        V shift[kCount];
+        for (V& m : shift) m = -kInfinity<C>;
+        for (std::int64_t d = 0; d < rows; ++d) {
+            x.fetch(d, j, kCount * W);
+            for (int k = 0; k < kCount; ++k) {
+                shift[k] = max(vector_of<kCount, T>(x.row(d) + j, k, lanes, -kInfinity<C>), shift[k]);
+            }
+        }
+        for (int k = 0; k < kCount; ++k) {
+            store(top + k * W, shift[k]);
+            shift[k] = where_not_above(abs(shift[k]), V(kLargest<C>), shift[k], V(C(0)));
+        }
+        const auto zero = anchor_at(V(C(0)), true);
+        LosslessColumnSum<C> sum[kCount];
+        for (std::int64_t d = 0; d < rows; ++d) {
+            for (int first = 0; first < kCount; first += kFew) {
+                V v[kFew];
+                for (int k = 0; k < kFew; ++k) {
+                    v[k] = vector_of<kCount, T>(x.row(d) + j, first + k, lanes, -kInfinity<C>) - shift[first + k];
+                }
+                exp_all_of<T>(v, Anchor<V, false>{zero.shift, zero.floor, zero.magic});
+                for (int k = 0; k < kFew; ++k) sum[first + k].add(v[k]);
+            }
+        }
+        for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
+    }
+
+    template <int kCount>
+    void log_softmax_of(ShortRowsOf<const T> x, int j, int lanes) const {
+        alignas(kCacheLine) C top[kCount * W], lse[kCount * W], lse_low[kCount * W];
+        alignas(kCacheLine) double sums[kCount * W];
+        exponentials_below<kCount>(x, j, lanes, top, sums);
+        split_all_lse(top, sums, kUnbias<C>, kCount * W, lse, lse_low);
+        write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
+            const LogSoftmaxOp<V> op{load(lse + k * W), load(lse_low + k * W)};
+            return op(vector_of<kCount, T>(x.row(d) + j, k, lanes, C(0)));
+        });
+    }
+
+    template <int kCount>
+    void logsumexp_of(ShortRowsOf<const T> x, int j, int lanes) const {
+        alignas(kCacheLine) C top[kCount * W], lse[kCount * W];
+        alignas(kCacheLine) double sums[kCount * W];
+        exponentials_below<kCount>(x, j, lanes, top, sums);
+        const bool finite = all_lse(top, sums, kUnbias<C>, kCount * W, lse);
+        if (!finite) logsumexp_of_infinite(x, j, lanes == W ? kCount * W : lanes, top, lse);
+        for (int k = 0; k < kCount; ++k) {
+            const V result = load(lse + k * W);
+            lanes == W ? store(y.at + j + k * W, result) : store_n(y.at + j, result, lanes);
+        }
+    }
+
+    // Columns with an infinite maximum: that, or NaN if there is one.
+    ONEPASS_APART void logsumexp_of_infinite(ShortRowsOf<const T> x, int j, int n, const C* top, C* lse) const {
+        for (int i = 0; i < n; ++i) {
+            if (!is_infinite(top[i])) continue;
+            lse[i] = top[i];
+            for (std::int64_t d = 0; d < rows; ++d) {
+                if (has_nan(x.row(d) + j + i, 1)) lse[i] = static_cast<C>(__builtin_nan(""));
             }
         }
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "access.h"
+#include "logarithms.h"
 #include "reciprocals.h"
 #include "row_batches.h"
 #include "row_reductions.h"
@@ -301,9 +302,7 @@ class ShortRows : RowBatches<T> {
             const Batch& next = three[(i + 1) % 3];
             Batch& after = three[(i + 2) % 3];
             finish_below(now, sums);
-            for (int r = 0; r < W; ++r) {
-                split_lse(static_cast<double>(top[i & 1][r]), sums.sum[r], high[r], low[r]);
-            }
+            split_all_lse(top[i & 1], sums.sum, 1.0, W, high, low);
             take(after, first + 2 * W, end);
             const C* const next_top = top[(i + 1) & 1];
             Batches::template store_rows<true>(
@@ -332,17 +331,12 @@ class ShortRows : RowBatches<T> {
         SumsBelow sums;
         add_all_below(b, top, sums);
         finish_below(b, sums);
-        double (&sum)[W] = sums.sum;
-        for (int r = 0; r < b.count; ++r) {
-            if (is_infinite(top[r])) {
-                const Partial state = state_at_infinity(b.x[r], n_, static_cast<double>(top[r]));
-                sum[r] = state.d;
+        alignas(kCacheLine) C result[W];
+        if (!all_lse(top, sums.sum, 1.0, W, result)) {
+            for (int r = 0; r < b.count; ++r) {
+                if (is_infinite(top[r])) result[r] = has_nan(b.x[r], n_) ? static_cast<C>(__builtin_nan("")) : top[r];
             }
         }
-        double result[W];
-        for (int r = 0; r < W; ++r)
-            result[r] = sizeof(C) == 4 ? static_cast<double>(top[r]) + log_of_sum(sum[r])
-                                       : Partial{static_cast<double>(top[r]), sum[r]}.lse();
         store_results(b, result);
     }
 
@@ -397,7 +391,8 @@ class ShortRows : RowBatches<T> {
         store_results(b, result);
     }
 
-    void store_results(const Batch& b, const double (&result)[W]) const {
+    template <class Result>
+    void store_results(const Batch& b, const Result (&result)[W]) const {
         T* y = reinterpret_cast<T*>(b.y[0]);
         if constexpr (sizeof(T) >= 4) {
             if (adjacent_ && b.count == W) {

@@ -222,6 +222,21 @@ ONEPASS_INLINE void stream_normal(T* p, Vec<C> a, Vec<C> b) {
     stream(p + kLanes<C>, b);
 }
 
+// As many elements as a vector of float64 has lanes, in float64; and back, rounded.
+inline VecD load_double(const double* p) { return load(p); }
+inline VecD load_double(const float* p) {
+    typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
+    Half half;
+    __builtin_memcpy(&half, p, sizeof half);
+    return __builtin_convertvector(half, VecD::Native);
+}
+inline void store_rounded(double* p, VecD v) { store(p, v); }
+inline void store_rounded(float* p, VecD v) {
+    typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
+    const Half half = __builtin_convertvector(v.v, Half);
+    __builtin_memcpy(p, &half, sizeof half);
+}
+
 // The sum of the lanes in float64, as a tree: always in the same order.
 inline double reduce_sum(VecD v) {
 #if defined(__AVX512F__)

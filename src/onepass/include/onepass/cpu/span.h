@@ -158,9 +158,12 @@ struct WideSum<float> {
         high = high + high_half(v);
     }
     double value() const { return reduce_sum(low + high); }
-    void store_lanes(double* lanes) const {
+    // The sums lane by lane, and what they have lost.
+    void store_parts(double* lanes, double* lost) const {
         store(lanes, low);
         store(lanes + kLanes<double>, high);
+        store(lost, VecD(0.0));
+        store(lost + kLanes<double>, VecD(0.0));
     }
 };
 
@@ -182,6 +185,10 @@ struct WideSum<double> {
             rest += more + lost.v[i];
         }
         return rest == rest ? all + rest : all;  // an infinite sum has lost NaN
+    }
+    void store_parts(double* lanes, double* rest) const {
+        store(lanes, sum);
+        store(rest, VecD(lost.v == lost.v ? lost.v : VecD(0.0).v));  // an infinite sum has lost NaN
     }
     void store_lanes(double* lanes) const {
         for (int i = 0; i < kLanes<double>; ++i) lanes[i] = lost.v[i] == lost.v[i] ? sum.v[i] + lost.v[i] : sum.v[i];

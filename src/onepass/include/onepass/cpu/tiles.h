@@ -12,6 +12,7 @@
 
 #include "column_reductions.h"
 #include "columns.h"
+#include "logarithms.h"
 #include "partial.h"
 #include "reciprocals.h"
 #include "short_columns.h"
@@ -39,9 +40,9 @@ class Tiles : TileGrid<T> {
     void run() {
         if (job_.split) return run_split(Grid::units());
         auto body = [&](std::int64_t begin, std::int64_t end) {
-            if (job_.op == Op::softmax && x_direct_ && Grid::template short_columns<ShortColumns<T>>(y_)) {
+            if (is_short()) {
                 Grid::each_short(begin, end,
-                                 [&](std::int64_t i, std::int64_t soon) { softmax_of_short(unit(i), unit(soon)); });
+                                 [&](std::int64_t i, std::int64_t soon) { run_short(unit(i), unit(soon)); });
             } else if (job_.resident && job_.op == Op::softmax) {
                 resident_units<true>(begin, end);
             } else if (job_.resident && job_.op == Op::log_softmax) {
@@ -309,25 +310,56 @@ class Tiles : TileGrid<T> {
         }
     }
 
+    // The end of rows [begin, end) that are whole: all, or of a packed tile all but the last.
+    std::int64_t whole_rows(const Unit& u, std::int64_t begin, std::int64_t end) const {
+        return end > begin && row_width(u, end - 1) < u.width ? end - 1 : end;
+    }
+    ColumnReduction<T> reduction(const Unit& u, std::int64_t begin, std::int64_t end) const {
+        const std::int64_t stride = steps_ * job_.reduce[0].x_stride;
+        return {{reinterpret_cast<const T*>(u.x) + begin * stride, stride, end - begin}, u.width};
+    }
+    // Calls visit(column, element) for the last row of a packed tile, if that is not whole.
+    template <class Visit>
+    void visit_rest(const Unit& u, std::int64_t whole, std::int64_t end, Visit&& visit) const {
+        if (whole == end) return;
+        const T* x = reinterpret_cast<const T*>(u.x) + whole * steps_ * job_.reduce[0].x_stride;
+        for (int j = 0; j < row_width(u, whole); ++j) visit(j, scalar<C>(x[j]));
+    }
+
+    // c.total: the sums of rows [begin, end), of float64 less what is in c.lost.
+    void sum_rows(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
+        const std::int64_t whole = whole_rows(u, begin, end);
+        reduction(u, begin, whole).sums(c.total, c.lost);
+        visit_rest(u, whole, end, [&](int j, C x) {
+            double lost;
+            two_sum(c.total[j], static_cast<double>(x), c.total[j], lost);
+            c.lost[j] += lost;
+        });
+    }
+
     ONEPASS_APART void sums(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
                             Partial* partial) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
-        clear_totals(c, width);
-        for (std::int64_t block = begin; block < end; block += kBlock) {
-            const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
-            for (int j = 0; j < width; ++j) c.sum[j] = 0;
-            for (std::int64_t d = block; d < stop; ++d) {
-                visit_row(u, d, buffer, C(0), [&](int j, V v) ONEPASS_INLINE_BODY {
-                    if constexpr (sizeof(C) == 8) {
-                        add_to_total(c, j, v);
-                    } else {
-                        store(c.sum + j, load(c.sum + j) + v);
-                    }
-                });
-            }
-            if constexpr (sizeof(C) == 4) {
-                for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
+        if (x_direct_) {
+            sum_rows(u, begin, end, c);
+        } else {
+            clear_totals(c, width);
+            for (std::int64_t block = begin; block < end; block += kBlock) {
+                const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
+                for (int j = 0; j < width; ++j) c.sum[j] = 0;
+                for (std::int64_t d = block; d < stop; ++d) {
+                    visit_row(u, d, buffer, C(0), [&](int j, V v) ONEPASS_INLINE_BODY {
+                        if constexpr (sizeof(C) == 8) {
+                            add_to_total(c, j, v);
+                        } else {
+                            store(c.sum + j, load(c.sum + j) + v);
+                        }
+                    });
+                }
+                if constexpr (sizeof(C) == 4) {
+                    for (int j = 0; j < width; ++j) c.total[j] += static_cast<double>(c.sum[j]);
+                }
             }
         }
         // What the additions have lost is handed on: rounded into the total here, it would be an error of each chunk.
@@ -339,19 +371,33 @@ class Tiles : TileGrid<T> {
         }
     }
 
+    // c.max: the largest of rows [begin, end). False if there is a NaN.
+    template <int kSign>
+    bool extremes_of_rows(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
+        const std::int64_t whole = whole_rows(u, begin, end);
+        bool numbers = reduction(u, begin, whole).template extremes<kSign>(c.max);
+        visit_rest(u, whole, end, [&](int j, C x) {
+            numbers &= x == x;
+            if (kSign > 0 ? x > c.max[j] : x < c.max[j]) c.max[j] = x;
+        });
+        return numbers;
+    }
+
     template <int kSign>
     ONEPASS_APART void extremes(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
                                 Partial* partial) const {
         T* buffer = input_buffer();
         const int width = padded(u.width);
-        for (int j = 0; j < width; ++j) c.max[j] = -kSign * kInfinity<C>;
         for (int j = 0; j < width; ++j) c.sum[j] = 0;  // becomes NaN where there is one
-        for (std::int64_t d = begin; d < end; ++d) {
-            visit_row(u, d, buffer, -kSign * kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
-                const V best = load(c.max + j);
-                store(c.max + j, kSign > 0 ? max(v, best) : min(v, best));
-                store(c.sum + j, nan_or(v, load(c.sum + j)));
-            });
+        if (!x_direct_ || !extremes_of_rows<kSign>(u, begin, end, c)) {
+            for (int j = 0; j < width; ++j) c.max[j] = -kSign * kInfinity<C>;
+            for (std::int64_t d = begin; d < end; ++d) {
+                visit_row(u, d, buffer, -kSign * kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
+                    const V best = load(c.max + j);
+                    store(c.max + j, kSign > 0 ? max(v, best) : min(v, best));
+                    store(c.sum + j, nan_or(v, load(c.sum + j)));
+                });
+            }
         }
         fold(c.max, [](C a, C b) { return (kSign > 0 ? b > a : b < a) ? b : a; });
         fold(c.sum, [](C a, C b) { return a + b; });
@@ -511,27 +557,50 @@ class Tiles : TileGrid<T> {
     }
 
     static void prepare_lse(const Unit& u, Columns<C>& c) {
-        for (int j = 0; j < padded(u.width); ++j) {
-            split_lse(static_cast<double>(c.max[j]), c.total[j] * kUnbias<C>, c.scale[j], c.scale_low[j]);
-        }
+        split_all_lse(c.max, c.total, kUnbias<C>, padded(u.width), c.scale, c.scale_low);
     }
 
     // ---- plain reductions of tiles that are one chunk, read and written where they lie ----
 
     bool in_registers() const {
         const bool plain = job_.op == Op::sum || job_.op == Op::mean || job_.op == Op::amax || job_.op == Op::amin;
-        return plain && !packed_ && x_direct_ && Grid::y_direct_ && chunks() == 1;
+        return plain && in_place() && Grid::y_direct_ && chunks() == 1;
     }
 
     void reduce_in_registers(const Unit& u) const {
-        const ColumnSpan<T> span{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, job_.length};
-        if (!ColumnReduction<T>{job_.op, span, u.width, reinterpret_cast<T*>(u.y)}.run()) chunked_unit(u);
+        Columns<C> c;
+        T* y = reinterpret_cast<T*>(u.y);
+        const auto write = [&](auto&& result) ONEPASS_INLINE_BODY {
+            int j = 0;
+            for (; j + W <= u.width; j += W) store(y + j, result(j));
+            if (j < u.width) store_n(y + j, result(j), u.width - j);
+        };
+        if (job_.op == Op::sum || job_.op == Op::mean) {
+            reduction(u, 0, tile_rows()).results(job_.op == Op::mean, c.sum);
+            return write([&](int j) ONEPASS_INLINE_BODY { return load(c.sum + j); });
+        }
+        const bool numbers = job_.op == Op::amax ? extremes_of_rows<1>(u, 0, tile_rows(), c)
+                                                 : extremes_of_rows<-1>(u, 0, tile_rows(), c);
+        if (!numbers) return chunked_unit(u);
+        write([&](int j) ONEPASS_INLINE_BODY { return load(c.max + j); });
     }
 
-    void softmax_of_short(const Unit& u, const Unit& soon) const {
+    // ---- the softmax family of short columns ----
+
+    bool is_short() const {
+        const bool family = job_.op == Op::softmax || job_.op == Op::log_softmax || job_.op == Op::logsumexp;
+        const bool side_by_side = is_elementwise(job_.op) || job_.inner.y_stride == 1;
+        return family && x_direct_ && side_by_side && Grid::template short_columns<ShortColumns<T>>(y_);
+    }
+
+    void run_short(const Unit& u, const Unit& soon) const {
+        const ShortRowsOf<const T> x{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride,
+                                     reinterpret_cast<const T*>(soon.x)};
         const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
-        ShortColumns<T>{job_.length, u.width, y, past_cache_}.softmax(
-            {reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, reinterpret_cast<const T*>(soon.x)});
+        const ShortColumns<T> columns{job_.length, u.width, y, past_cache_};
+        if (job_.op == Op::softmax) return columns.softmax(x);
+        if (job_.op == Op::log_softmax) return columns.log_softmax(x);
+        columns.logsumexp(x);
     }
 
     void chunked_unit(const Unit& u) const {
