@@ -301,36 +301,23 @@ inline double log_of_anchor(C shift, C magic) {
     return static_cast<double>(shift) + steps / Table::kSteps * kLn2;
 }
 
-// The signed integers as wide as a float64, or as a vector of them.
-template <class D>
-struct IntegersOf {
-    using type = std::int64_t;
-};
-template <>
-struct IntegersOf<VecD> {
-    typedef std::int64_t type __attribute__((vector_size(kVectorBytes)));
-};
-
-// log(d) for a positive normal d, or a vector of them; NaN for NaN. Relative accuracy also next to 1, where log_softmax
-// of a row with one dominant element lives.
-template <class D>
-inline D log_of_sum(D d) {
-    using Integers = typename IntegersOf<D>::type;
+// log(d) for positive normal d, lane by lane; NaN for NaN. Relative accuracy also next to 1, where log_softmax of a row
+// with one dominant element lives.
+inline VecD log_of_sum(VecD d) {
+    typedef std::int64_t Integers __attribute__((vector_size(kVectorBytes)));
     const auto bits = bit_cast<Integers>(d);
     const Integers offset = (bits - 0x3fe6a09e667f3bcd) >> 52;  // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
-    const D m = bit_cast<D>(bits - (offset << 52));
-    const D exponent = bit_cast<D>(offset + 0x4338000000000000) - D(0x1.8p52);
-    const D f = m - D(1.0);
-    const D s = f / (D(2.0) + f);
-    const D z = s * s;
+    const auto m = bit_cast<VecD>(bits - (offset << 52));
+    const VecD exponent = bit_cast<VecD>(offset + 0x4338000000000000) - VecD(0x1.8p52);
+    const VecD f = m - VecD(1.0);
+    const VecD s = f / (VecD(2.0) + f);
+    const VecD z = s * s;
     // 2 * atanh(s) = 2s + s * z * (2/3 + 2/5 z + ...), |s| <= 0.1716: 10 terms leave 2e-18
-    D p = 2.0 / 23;
-    for (const double next :
-         {2.0 / 21, 2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13, 2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3}) {
-        p = p * z + D(next);
-    }
-    return exponent * D(kLn2) + (D(2.0) * s + s * z * p) + (d - d);
+    VecD p = 2.0 / 23;
+    for (int odd = 21; odd >= 3; odd -= 2) p = fma(p, z, VecD(2.0 / odd));
+    return fma(exponent, VecD(kLn2), fma(s * z, p, s + s)) + (d - d);
 }
+inline double log_of_sum(double d) { return log_of_sum(VecD(d)).v[0]; }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

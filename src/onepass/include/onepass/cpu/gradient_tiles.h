@@ -344,7 +344,8 @@ class GradientTiles : TileGrid<T> {
     void short_unit(const Unit& u, const Unit& soon) const {
         const auto& along = job_.reduce[0];
         const ShortRowsOf<T> dx{reinterpret_cast<T*>(u.y), along.y_stride};
-        ShortColumns<T>{job_.length, u.width, dx, past_cache_}.template gradient<RowOp>(
+        const bool past_cache = Grid::short_past_cache(u.y, u.width);
+        ShortColumns<T>{job_.length, u.width, dx, past_cache}.template gradient<RowOp>(
             {reinterpret_cast<const T*>(u.x), along.x_stride, reinterpret_cast<const T*>(soon.x)},
             {reinterpret_cast<const T*>(u.second), along.z_stride, reinterpret_cast<const T*>(soon.second)});
     }

@@ -69,12 +69,6 @@ class ShortColumns {
     ShortRowsOf<T> y;
     bool past_cache;
 
-    // Whether results of that layout can go past the cache: whole lines of each row.
-    static bool in_lines(const void* y, std::int64_t stride, std::int64_t width) {
-        constexpr std::int64_t kOfLine = kCacheLine / sizeof(T);
-        return reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0 && stride % kOfLine == 0 && width % kOfLine == 0;
-    }
-
     void softmax(ShortRowsOf<const T> x) const {
         each_group<C, kMostVectors>(
             width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes); });

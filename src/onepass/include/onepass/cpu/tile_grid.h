@@ -117,7 +117,6 @@ class TileGrid {
     // its own past the cache. kNormal: none of them is subnormal. False if they have to be scattered.
     template <bool kNormal, class Value>
     ONEPASS_INLINE bool write_plain_row(char* results, int width, std::int64_t d, Value&& value) const {
-        constexpr int kOfLine = kCacheLine / static_cast<int>(sizeof(T));
         T* y = reinterpret_cast<T*>(results) + d * steps_ * job_.reduce[0].y_stride;
         const auto misaligned = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
         if (!y_direct_ || misaligned % sizeof(T) != 0) return false;
@@ -133,7 +132,7 @@ class TileGrid {
         if (past_cache_) {
             const int head = misaligned == 0 ? 0 : (kCacheLine - misaligned) / static_cast<int>(sizeof(T));
             if (head > 0) put_up_to(head < width ? head : width);
-            const int lines = j + (width - j) / kOfLine * kOfLine;
+            const int lines = j + static_cast<int>((width - j) / kOfLine * kOfLine);
             if constexpr (kNormal) {
                 for (; j + 2 * W <= lines; j += 2 * W) stream_normal(y + j, value(j, W), value(j + W, W));
             }
@@ -144,15 +143,17 @@ class TileGrid {
     }
 
     // Whether the columns are short, their rows whole steps, and their results written where they lie; past the cache
-    // only lines are.
+    // only tiles of lines are, and all but the outermost must be.
     template <class Short>
     bool short_columns(const void* y) const {
         if (!y_direct_ || steps_ != 1 || job_.length > Short::kMostRows) return false;
         if (!past_cache_) return true;
-        bool lines = Short::in_lines(y, job_.reduce[0].y_stride, inner_) && width_ % (kCacheLine / sizeof(T)) == 0;
-        for (int i = 0; i < job_.outer.count; ++i) lines &= Short::in_lines(nullptr, job_.outer[i].y_stride, 0);
-        return lines;
+        bool lines = width_ < inner_ ? width_ % kOfLine == 0 : in_lines(y, inner_);
+        for (int i = 0; i < job_.outer.count; ++i) lines &= job_.outer[i].y_stride % kOfLine == 0;
+        return lines && job_.reduce[0].y_stride % kOfLine == 0;
     }
+    // The results of such a tile go past the cache.
+    bool short_past_cache(const void* y, std::int64_t width) const { return past_cache_ && in_lines(y, width); }
 
     // Calls visit(unit, that which is soon to be read) for units of short columns.
     template <class Visit>
@@ -163,11 +164,15 @@ class TileGrid {
     }
 
    private:
+    static constexpr std::int64_t kOfLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
+    static bool in_lines(const void* y, std::int64_t width) {
+        return reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0 && width % kOfLine == 0;
+    }
+
     // Elements from the beginning of a line of memory to the first of the results, if it is the same in all rows: the
     // first tile is that much narrower, so that all others begin with a line. NumPy's arrays begin 16 bytes into one:
     // results of 32 x 256 x 56 x 56, dim 1, took 22 ms instead of 8, with two parts of lines in every row of a tile.
     std::int64_t lead_of(const void* y) const {
-        constexpr std::int64_t kOfLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
         const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
         bool alike = past % static_cast<std::int64_t>(sizeof(T)) == 0 && job_.reduce[0].y_stride % kOfLine == 0;
         for (int i = 0; i < job_.outer.count; ++i) alike &= job_.outer[i].y_stride % kOfLine == 0;

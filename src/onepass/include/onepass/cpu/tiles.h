@@ -597,7 +597,7 @@ class Tiles : TileGrid<T> {
         const ShortRowsOf<const T> x{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride,
                                      reinterpret_cast<const T*>(soon.x)};
         const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
-        const ShortColumns<T> columns{job_.length, u.width, y, past_cache_};
+        const ShortColumns<T> columns{job_.length, u.width, y, Grid::short_past_cache(u.y, u.width)};
         if (job_.op == Op::softmax) return columns.softmax(x);
         if (job_.op == Op::log_softmax) return columns.log_softmax(x);
         columns.logsumexp(x);
