@@ -38,9 +38,10 @@ _TILE_VECTORS = 16
 # two such tiles fit L2. Measured on a Zen 4, softmax of 32x256x56x56, dim 1: 6.4 ms instead of 8.7, 8x21x512x512 11.4
 # instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7.
 _EXP_TILE_VECTORS = 8
-# The same of plain reductions where tiles would be too few for all threads: as few as keep additions from waiting for
-# each other.
-_FEW_VECTORS = 4
+# Bytes across a tile of a plain reduction where wider ones would be too few for all threads. Measured on a Zen 4, two
+# threads, sums of 1000 x 1000 float32 in L3, dim 0: 31 us, and 67 in chunks of tiles of 256 columns; 3000 x 1001 145
+# and 263.
+_NARROW_BYTES = 256
 # Elements of one chunk of a long row: its input and nothing else in L1.
 _CHUNK = 4096
 # A reduction reads once whatever the chunk; longer ones cost fewer merges.
@@ -52,9 +53,8 @@ _CACHE_LINE = 64
 _PARALLEL_ELEMENTS = 1 << 15
 # `split` when there are fewer rows than this per thread.
 _ROWS_PER_THREAD = 4
-# Inner axes of 2..16 elements go to `packed` when a row and its neighbours are at least this many elements.
+# Inner axes of 2 to this many elements go to `packed`.
 _PACKED_INNER = 16
-_PACKED_ELEMENTS = 8
 
 
 @dataclass(frozen=True)
@@ -272,8 +272,7 @@ def _plan_tiles(
     length = problem.length
     chosen = algorithm
     if chosen is None:
-        packs = _can_pack(problem, inner) and length * inner.size >= _PACKED_ELEMENTS
-        chosen = "packed" if packs else "strided"
+        chosen = "packed" if _can_pack(problem, inner) else "strided"
     # A tile is read while the one before is written, from its exponentials or, a gradient, from both inputs.
     outer_size = math.prod(axis.size for axis in outer)
     enough = _ROWS_PER_THREAD * machine.cores  # tiles, for all threads to have work
@@ -289,7 +288,7 @@ def _plan_tiles(
         vectors = _EXP_TILE_VECTORS if in_registers and not whole else _TILE_VECTORS
         count = -(-inner.size // (vectors * lanes))
         tile = min(-(-inner.size // (count * lanes)) * lanes, inner.size)
-        narrow = _FEW_VECTORS * lanes
+        narrow = _NARROW_BYTES // compute
         if problem.op in REDUCTIONS and -(-inner.size // narrow) * outer_size >= enough:
             while tile > narrow and -(-inner.size // tile) * outer_size < enough:
                 tile = -(-tile // (2 * lanes)) * lanes

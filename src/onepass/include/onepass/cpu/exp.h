@@ -301,23 +301,38 @@ inline double log_of_anchor(C shift, C magic) {
     return static_cast<double>(shift) + steps / Table::kSteps * kLn2;
 }
 
-// log(d) for positive normal d, lane by lane; NaN for NaN. Relative accuracy also next to 1, where log_softmax of a row
-// with one dominant element lives.
-inline VecD log_of_sum(VecD d) {
-    typedef std::int64_t Integers __attribute__((vector_size(kVectorBytes)));
-    const auto bits = bit_cast<Integers>(d);
-    const Integers offset = (bits - 0x3fe6a09e667f3bcd) >> 52;  // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
-    const auto m = bit_cast<VecD>(bits - (offset << 52));
-    const VecD exponent = bit_cast<VecD>(offset + 0x4338000000000000) - VecD(0x1.8p52);
-    const VecD f = m - VecD(1.0);
-    const VecD s = f / (VecD(2.0) + f);
-    const VecD z = s * s;
-    // 2 * atanh(s) = 2s + s * z * (2/3 + 2/5 z + ...), |s| <= 0.1716: 10 terms leave 2e-18
-    VecD p = 2.0 / 23;
-    for (int odd = 21; odd >= 3; odd -= 2) p = fma(p, z, VecD(2.0 / odd));
-    return fma(exponent, VecD(kLn2), fma(s * z, p, s + s)) + (d - d);
-}
-inline double log_of_sum(double d) { return log_of_sum(VecD(d)).v[0]; }
+// log(d) for positive normal d, lane by lane: exponent * ln2 + 2s + cubic, NaN for NaN. Relative accuracy also next to
+// 1, where log_softmax of a row with one dominant element lives.
+struct LogOfSum {
+    VecD exponent, s, divisor, f, cubic;
+
+    ONEPASS_INLINE explicit LogOfSum(VecD d) {
+        typedef std::int64_t Integers __attribute__((vector_size(kVectorBytes)));
+        const auto bits = bit_cast<Integers>(d);
+        const Integers offset = (bits - 0x3fe6a09e667f3bcd) >> 52;  // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
+        exponent = bit_cast<VecD>(offset + 0x4338000000000000) - VecD(0x1.8p52);
+        f = bit_cast<VecD>(bits - (offset << 52)) - VecD(1.0);
+        divisor = VecD(2.0) + f;
+        s = f / divisor;
+        const VecD z = s * s;
+        // 2 * atanh(s) = 2s + s * z * (2/3 + 2/5 z + ...), |s| <= 0.1716: 10 terms leave 2e-18
+        VecD p = 2.0 / 23;
+        for (int odd = 21; odd >= 3; odd -= 2) p = fma(p, z, VecD(2.0 / odd));
+        cubic = s * z * p + (d - d);
+    }
+    ONEPASS_INLINE VecD value() const { return fma(exponent, VecD(kLn2), s + s + cubic); }
+    // The logarithm in two parts, what rounding s has lost with them: 2^-59 of it.
+    ONEPASS_INLINE void split(VecD& high, VecD& low) const {
+        using Table = ExpTable<double>;
+        const VecD lost = (fma(VecD(0.0) - s, divisor, f) - s * (f - (divisor - VecD(2.0)))) / divisor;
+        const VecD a = exponent * VecD(Table::kLn2High), b = s + s;  // the product is exact
+        const VecD sum = a + b, back = sum - a;
+        const VecD rest = ((a - (sum - back)) + (b - back)) + (exponent * VecD(Table::kLn2Low) + (lost + lost) + cubic);
+        high = sum + rest;
+        low = rest - (high - sum);
+    }
+};
+inline double log_of_sum(double d) { return LogOfSum(VecD(d)).value().v[0]; }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

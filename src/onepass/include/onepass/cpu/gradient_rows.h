@@ -1,6 +1,6 @@
 // Gradients of rows whose reduced axis is walked directly: the algorithms of rows.h, with a second input.
 //
-//   registers  short rows, a batch at a time (gradient_short_rows.h)
+//   registers  short rows (gradient_short_rows.h; tiny ones: transposed.h)
 //   row     y and dy wait in cache between the sum and the results, which are written beside the next row's sum
 //   online  a row longer than the cache: one pass for its sum, one to write
 //   split   as online, the chunks of one row shared by all threads
@@ -11,6 +11,7 @@
 #include "access.h"
 #include "gradient_short_rows.h"
 #include "partial.h"
+#include "transposed.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -68,6 +69,11 @@ class GradientRows {
     template <class RowOp>
     void run_op() {
         if (job_.split) return run_split<RowOp>();
+        if constexpr (RowOp::kSums && sizeof(C) == 4) {
+            if (job_.algorithm == Algorithm::registers && transposes<T>(job_)) {
+                return run_transposed_gradient<T>(job_, {x_, second_}, y_);
+            }
+        }
         auto body = [this](std::int64_t begin, std::int64_t end) {
             run_range<RowOp>(begin, end);
             if (job_.nontemporal) stream_fence();

@@ -6,6 +6,7 @@
 #include "partial.h"
 #include "short_columns.h"
 #include "tile_grid.h"
+#include "transposed.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -315,6 +316,9 @@ class GradientTiles : TileGrid<T> {
     template <class RowOp>
     void run_op() {
         if (job_.split) return run_split<RowOp>();
+        if constexpr (RowOp::kSums && sizeof(C) == 4) {
+            if (packed_ && transposes<T>(job_)) return run_transposed_gradient<T>(job_, {x_, second_}, y_);
+        }
         const bool short_columns = short_of<RowOp>();
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (short_columns) {

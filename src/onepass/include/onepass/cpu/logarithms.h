@@ -6,43 +6,46 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// m + log(d * unit), d a sum of exponentials relative to m: in two parts for n rows, whole vectors of float64. NaN of
-// an infinite m, as log_softmax wants it.
+// m + log(d * unit), d a sum of exponentials relative to m: rounded, and what that has lost, of a vector of float64.
+// (With a float64 result, the rounding of a float64 logarithm would show.)
+template <class C>
+ONEPASS_INLINE void lse_of(VecD m, VecD d, double unit, VecD& sum, VecD& rest) {
+    const LogOfSum logarithm(d * VecD(unit));
+    VecD log, log_low = 0.0;
+    if constexpr (sizeof(C) == 4) {
+        log = logarithm.value();
+    } else {
+        logarithm.split(log, log_low);
+    }
+    two_sum(m, log, sum, rest);
+    rest = rest + log_low;
+}
+
+// The same in two parts for n rows, whole vectors of float64. NaN of an infinite m, as log_softmax wants it.
 template <class C>
 inline void split_all_lse(const C* m, const double* d, double unit, int n, C* high, C* low) {
-    if constexpr (sizeof(C) == 8) {
-        for (int i = 0; i < n; ++i) split_lse(m[i], d[i] * unit, high[i], low[i]);
-    } else {
-        for (int i = 0; i < n; i += kLanes<double>) {
-            const VecD at = load_double(m + i);
-            VecD sum, rest;
-            two_sum(at, log_of_sum(load(d + i) * VecD(unit)), sum, rest);
-            sum = where_not_above(abs(at), VecD(kLargest<C>), sum, VecD(__builtin_nan("")));
-            store_rounded(high + i, sum);
-            store_rounded(low + i, (sum - load_double(high + i)) + rest);
-        }
+    for (int i = 0; i < n; i += kLanes<double>) {
+        const VecD at = load_double(m + i);
+        VecD sum, rest;
+        lse_of<C>(at, load(d + i), unit, sum, rest);
+        sum = where_not_above(abs(at), VecD(kLargest<C>), sum, VecD(__builtin_nan("")));
+        store_rounded(high + i, sum);
+        store_rounded(low + i, (sum - load_double(high + i)) + rest);
     }
 }
 
 // The same rounded. False if an m is infinite: the results of those rows are not to be used.
 template <class C>
 inline bool all_lse(const C* m, const double* d, double unit, int n, C* lse) {
-    if constexpr (sizeof(C) == 8) {
-        bool finite = true;
-        for (int i = 0; i < n; ++i) {
-            finite &= !is_infinite(m[i]);
-            lse[i] = Partial{m[i], d[i] * unit}.lse();
-        }
-        return finite;
-    } else {
-        VecD furthest = 0.0;
-        for (int i = 0; i < n; i += kLanes<double>) {
-            const VecD at = load_double(m + i);
-            furthest = max(abs(at), furthest);
-            store_rounded(lse + i, at + log_of_sum(load(d + i) * VecD(unit)));
-        }
-        return !any_above(furthest, VecD(kLargest<C>));
+    VecD furthest = 0.0;
+    for (int i = 0; i < n; i += kLanes<double>) {
+        const VecD at = load_double(m + i);
+        VecD sum, rest;
+        lse_of<C>(at, load(d + i), unit, sum, rest);
+        furthest = max(abs(at), furthest);
+        store_rounded(lse + i, sum + rest);
     }
+    return !any_above(furthest, VecD(kLargest<C>));
 }
 
 }  // namespace ONEPASS_ISA

@@ -33,29 +33,39 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
     return done;
 }
 
-// Float32 sums of sixteen vectors go to float64; float64 ones, whose own total is seven operations a vector, by fours.
+// Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
 template <class T>
 inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
-    constexpr bool kByFours = sizeof(C) == 8;
+    constexpr int W = kLanes<C>;
     WideSum<C> total;
-    Vec<C> sum[4];
-    const auto begin_block = [&]() ONEPASS_INLINE_BODY {
-        for (Vec<C>& s : sum) s = C(0);
+    Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
+    const auto add = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+        if constexpr (sizeof(C) == 4) {
+            sum[k] = sum[k] + v;
+        } else if (k % 2 == 0) {
+            sum[k] = v;
+        } else {
+            total.add(sum[k - 1] + v);
+        }
     };
     const auto end_block = [&]() ONEPASS_INLINE_BODY {
-        total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
-        begin_block();
+        if constexpr (sizeof(C) == 4) {
+            total.add((sum[0] + sum[1]) + (sum[2] + sum[3]));
+            for (Vec<C>& s : sum) s = C(0);
+        }
     };
-    const auto add = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
-        sum[k] = sum[k] + v;
-        if (kByFours && k == 3) end_block();
-    };
-    begin_block();
-    for (std::int64_t i = visit_streams(x, n, add, end_block); i < n; i += kSumBlock<C>) {
-        const std::int64_t size = n - i < kSumBlock<C> ? n - i : kSumBlock<C>;
-        visit_vectors(x + i, size, C(0), [&](int k, std::int64_t, Vec<C> v, int) ONEPASS_INLINE_BODY { add(k, v); });
-        end_block();
+    std::int64_t i = visit_streams(x, n, add, end_block);
+    if constexpr (sizeof(C) == 4) {
+        for (; i < n; i += kSumBlock<C>) {
+            const std::int64_t size = n - i < kSumBlock<C> ? n - i : kSumBlock<C>;
+            visit_vectors(x + i, size, C(0),
+                          [&](int k, std::int64_t, Vec<C> v, int) ONEPASS_INLINE_BODY { add(k, v); });
+            end_block();
+        }
+    } else {
+        for (; i + 2 * W <= n; i += 2 * W) total.add(load(x + i) + load(x + i + W));
+        for (; i < n; i += W) total.add(i + W <= n ? load(x + i) : load_n(x + i, static_cast<int>(n - i), C(0)));
     }
     return total.value();
 }

@@ -1,6 +1,6 @@
 // Rows whose reduced axis is walked directly: one row is one unit of work, or, split, one chunk of a row.
 //
-//   registers  short rows, a batch at a time (short_rows.h)
+//   registers  short rows, a batch at a time (short_rows.h; tiny ones: transposed.h)
 //   row        the row waits in the first- or second-level cache
 //   online     the row is longer than the cache: one pass for its state, one to write (two reads of main memory)
 //   split      as online, the chunks of one row shared by all threads
@@ -12,6 +12,7 @@
 #include "access.h"
 #include "row_reductions.h"
 #include "short_rows.h"
+#include "transposed.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -27,6 +28,7 @@ class Rows {
 
     void run() {
         if (job_.split) return run_split();
+        if (job_.algorithm == Algorithm::registers && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
         auto body = [this](std::int64_t begin, std::int64_t end) { run_range(begin, end); };
         parallel_ranges(job_.rows, grain(), job_.threads, body);
     }

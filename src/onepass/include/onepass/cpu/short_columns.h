@@ -24,7 +24,9 @@ struct ShortRowsOf {
     T* soon = nullptr;
 
     T* row(std::int64_t d) const { return at + d * stride; }
-    ONEPASS_INLINE void fetch(std::int64_t d, int j, int n) const { fetch_soon(soon + d * stride + j, n); }
+    ONEPASS_INLINE void fetch(std::int64_t d, int j, int n) const {
+        if (soon) fetch_soon(soon + d * stride + j, n);
+    }
 };
 
 // The sum of a vector of columns, as precise as a column of tiles.h: float32 adds up, float64 keeps what that loses.

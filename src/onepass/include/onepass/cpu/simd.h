@@ -12,6 +12,8 @@
 #include <arm_neon.h>
 #endif
 
+#include "job.h"
+
 #ifndef ONEPASS_ISA
 #define ONEPASS_ISA generic
 #endif

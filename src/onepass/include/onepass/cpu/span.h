@@ -324,14 +324,14 @@ inline SoftmaxOp<Vec<C>, true> softmax_op(Partial total) {
 // m + log(d) in two parts.
 template <class C>
 inline void split_lse(double m, double d, C& high, C& low) {
-    double s, s_low;
+    double s, s_low = 0;
     if constexpr (sizeof(C) == 4) {
         s = log_of_sum(d);
-        s_low = 0;
     } else {  // a float64 result shows the rounding of a float64 logarithm
-        const long double wide = ::logl(d);
-        s = static_cast<double>(wide);
-        s_low = static_cast<double>(wide - static_cast<long double>(s));
+        VecD log, log_low;
+        LogOfSum(VecD(d)).split(log, log_low);
+        s = log.v[0];
+        s_low = log_low.v[0];
     }
     double sum, rest;
     two_sum(m, s, sum, rest);

@@ -17,6 +17,7 @@
 #include "reciprocals.h"
 #include "short_columns.h"
 #include "tile_grid.h"
+#include "transposed.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -39,6 +40,7 @@ class Tiles : TileGrid<T> {
 
     void run() {
         if (job_.split) return run_split(Grid::units());
+        if (packed_ && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (is_short()) {
                 Grid::each_short(begin, end,

@@ -1,0 +1,22 @@
+// Compiled once per instruction set: ONEPASS_ISA names it.
+#include "onepass/cpu/transposed_rows.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+#if !defined(__AVX512BF16__)
+template void run_transposed<float>(const Job&, const void*, void*);
+template void run_transposed<double>(const Job&, const void*, void*);
+template void run_transposed_gradient<float>(const Job&, const Addresses&, void*);
+#endif
+#if !defined(__AVX512BF16__) && (!defined(__x86_64__) || defined(__AVX2__))  // kFewKernels
+template void run_transposed<half>(const Job&, const void*, void*);
+template void run_transposed_gradient<half>(const Job&, const Addresses&, void*);
+#endif
+#if !defined(__x86_64__) || defined(__AVX2__)
+template void run_transposed<bfloat16>(const Job&, const void*, void*);
+template void run_transposed_gradient<bfloat16>(const Job&, const Addresses&, void*);
+#endif
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

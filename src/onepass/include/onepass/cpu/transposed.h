@@ -1,0 +1,72 @@
+// Which rows are transposed: those that one vector or a few hold, one behind the other in memory. Their lanes would be
+// idle, and what a row needs once would cost more than its elements. As many as fill a vector's lanes are transposed
+// instead, and are columns side by side (transposed_rows.h).
+//
+// The same for a short inner axis: a row is then all of its steps times `inner` elements, each of those a column of its
+// own (packed, where a tile would be hardly longer than a vector).
+#pragma once
+
+#include "access.h"
+
+namespace onepass {
+inline namespace ONEPASS_ISA {
+
+constexpr int kMostTransposed = 64;       // elements of a row
+constexpr int kMostTransposedSteps = 16;  // of the reduced axis, which short_columns.h takes
+
+// How rows lie in lanes. A vector takes as many as it holds whole ones, or one row takes several vectors; a batch is as
+// many of either as a vector has lanes.
+class RowBatch {
+   public:
+    RowBatch(std::int64_t elements, std::int64_t inner, int lanes)
+        : elements_(static_cast<int>(elements)),
+          inner_(static_cast<int>(inner)),
+          together_(elements < lanes ? lanes / elements_ : 1),
+          rows_(lanes * together_) {}
+
+    int elements() const { return elements_; }  // of a row
+    int inner() const { return inner_; }        // of what is left of one that is reduced
+    int together() const { return together_; }  // rows side by side in a vector
+    int rows() const { return rows_; }          // of a batch
+
+   private:
+    int elements_;
+    int inner_;
+    int together_;
+    int rows_;
+};
+
+// Whether rows of so many steps follow each other without a gap.
+inline bool adjoin(const Job& job, Stride stride, std::int64_t steps) {
+    const std::int64_t inner = job.inner.size;
+    if (inner > 1 && job.inner.*stride != 1) return false;
+    if (steps > 1 && job.reduce[0].*stride != inner) return false;
+    return job.outer[0].*stride == steps * inner;
+}
+
+// Whether those of this job are such rows, of type T, and fill a batch. Gradients add up in float32 (short_columns.h),
+// and of rows in float32 only those that leave half of a vector idle: the others cost less where they are
+// (gradient_short_rows.h).
+template <class T>
+inline bool transposes(const Job& job) {
+    const std::int64_t elements = job.length * job.inner.size;
+    if (job.split || job.outer.count != 1 || job.reduce.count != 1 || job.length < 2) return false;
+    if (job.length > kMostTransposedSteps || elements > kMostTransposed) return false;
+    if (job.in != DTypeOf<T>::value || job.out != DTypeOf<T>::value) return false;
+    if (is_gradient(job.op)) {
+        const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
+        const bool held = sizeof(T) == 4 && job.inner.size == 1 && 2 * elements > kLanes<float>;
+        if (!pairs || held || !adjoin(job, &Axis::z_stride, job.length)) return false;
+    }
+    return job.rows >= RowBatch(elements, job.inner.size, kLanes<Compute<T>>).rows() &&
+           adjoin(job, &Axis::x_stride, job.length) &&
+           adjoin(job, &Axis::y_stride, is_elementwise(job.op) ? job.length : 1);
+}
+
+template <class T>
+void run_transposed(const Job& job, const void* x, void* y);
+template <class T>
+void run_transposed_gradient(const Job& job, const Addresses& in, void* y);
+
+}  // namespace ONEPASS_ISA
+}  // namespace onepass

@@ -1,0 +1,109 @@
+"""Rows of a few elements, which a CPU transposes: alone and interleaved, right whatever lies beside them."""
+
+import itertools
+
+import numpy as np
+import pytest
+from gradient_cases import LIMITS as GRADIENT_LIMITS
+from gradient_cases import PAIRS, cast, error_of, inputs_of
+from helpers import DTYPES, FLOORS, LIMITS, SOFTMAX_FAMILY, nan_filled_past_a_line, random_array, same_bits
+from ulp import max_ulp
+
+import onepass
+from onepass import _engine, call, call_gradients, plan, reference
+
+REDUCTIONS = ("sum", "mean", "amax", "amin")
+LANES = _engine.vector_bytes() // 4
+# Rows that share a vector, fill it, and take several; whole batches of them, one row more, one less, hardly any.
+LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
+ROWS = (3, 8 * LANES - 1, 8 * LANES, 16 * LANES + 1)
+INNER = (2, 3, 5, 8, 16)
+
+
+def tiny_rows(dtype, shape):
+    """As they come, but for some rows: with a NaN, with infinities, of nothing but -inf, of huge numbers."""
+    x = random_array(shape, dtype, sigma=3, seed=sum(shape))
+    strange = x[:: max(1, len(x) // 5)]
+    strange[0, 1] = np.nan
+    strange[1 % len(strange), 0] = np.inf
+    strange[2 % len(strange)] = -np.inf
+    strange[3 % len(strange), 1] = -np.inf
+    strange[4 % len(strange)] *= 2e3 if dtype == "float16" else 1e30
+    return x
+
+
+def wherever_they_go(run, shape, dtype, monkeypatch):
+    """The results within the cache, past it from the beginning of a line on, and from within one: the same bits."""
+    results = []
+    for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
+        monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+        out, beside = nan_filled_past_a_line(shape, dtype, first)
+        run(out)
+        assert _engine.last_algorithm() in ("registers", "packed", "row")
+        assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside)
+        results.append(out)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result.astype(np.float64), results[0].astype(np.float64))
+    return results[0]
+
+
+def check(op, dtype, shape, monkeypatch):
+    x = tiny_rows(dtype, shape)
+    if op in ("sum", "mean"):
+        x = np.abs(x)
+    with np.errstate(all="ignore"):
+        expected = getattr(reference, op)(x, 1, dtype=np.longdouble)
+    run = lambda out: call.plan_and_run(op, x, 1, False, None, out, None)  # noqa: E731
+    out = wherever_they_go(run, expected.shape, x.dtype, monkeypatch)
+    assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", (*SOFTMAX_FAMILY, *REDUCTIONS))
+def test_tiny_rows(op, dtype, monkeypatch):
+    for length, rows in itertools.product(LENGTHS, ROWS):
+        check(op, dtype, (rows, length), monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", (*SOFTMAX_FAMILY, *REDUCTIONS))
+def test_interleaved_tiny_rows(op, dtype, monkeypatch):
+    for length, inner, rows in itertools.product((2, 3, 5, 16), INNER, (LANES, 8 * LANES + 1)):
+        check(op, dtype, (rows, length, inner), monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", PAIRS)
+def test_gradients_of_tiny_rows(op, dtype, monkeypatch):
+    shapes = [(rows, length) for length, rows in itertools.product(LENGTHS, ROWS)]
+    shapes += [(8 * LANES + 1, length, inner) for length, inner in itertools.product((2, 3, 5, 16), INNER)]
+    for shape in shapes:
+        dy, y = (a.copy() for a in inputs_of(op, shape, dtype, 1))
+        dy[len(dy) // 2, 0] = np.nan
+        run = lambda out: call_gradients.run_planned(op, (y, dy), 1, False, None, out, None)  # noqa: B023, E731
+        out = wherever_they_go(run, shape, dy.dtype, monkeypatch)
+        assert error_of(op, out, (dy, y), 1) <= GRADIENT_LIMITS[op, dtype], shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+def test_a_tiny_row_does_not_depend_on_those_beside_it(op, dtype, threads):
+    """Nor on how many threads there are, and it may be written where it was."""
+    for length in LENGTHS:
+        x, calm = tiny_rows(dtype, (40_000 // length, length)), random_array((40_000 // length, length), dtype, sigma=3)
+        calm[::7] = x[::7]
+        results = []
+        for count in (1, 3):
+            threads(count)
+            results.append((getattr(onepass, op)(x, 1), getattr(onepass, op)(calm, 1)))
+        assert all(same_bits(one, three) for one, three in zip(*results, strict=True))
+        of_x, of_calm = results[0]
+        assert same_bits(of_x[::7], of_calm[::7]), length
+        if op != "logsumexp":
+            assert same_bits(getattr(onepass, op)(x, 1, out=x), of_x)
+
+
+def test_dtypes_of_tiny_gradients_may_differ():
+    dy, y = cast(inputs_of("softmax_backward", (500, 6), "float32", 1), "bfloat16", "float32")
+    dx = onepass.softmax_backward(dy, y)
+    assert error_of("softmax_backward", dx, (dy, y), 1) <= GRADIENT_LIMITS["softmax_backward", "float32"]
