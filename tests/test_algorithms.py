@@ -296,7 +296,7 @@ def columns_wherever_they_go(op, dtype, x, expected, algorithms, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
 def test_short_columns(op, dtype, monkeypatch):
     for length, width in SHORT_COLUMNS:
         x = short_columns(dtype, length, width)

@@ -85,6 +85,12 @@ def test_gradients_of_tiny_rows(op, dtype, monkeypatch):
         assert error_of(op, out, (dy, y), 1) <= GRADIENT_LIMITS[op, dtype], shape
 
 
+def same_but_for_nans(a, b):
+    """Equal bits, but those of NaNs: whose sign a product has is the processor's choice of its operands."""
+    a, b = (np.where(np.isnan(results.astype(np.float64)), np.nan, results) for results in (a, b))
+    return same_bits(a, b)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", SOFTMAX_FAMILY)
 def test_a_tiny_row_does_not_depend_on_those_beside_it(op, dtype, threads):
@@ -96,11 +102,11 @@ def test_a_tiny_row_does_not_depend_on_those_beside_it(op, dtype, threads):
         for count in (1, 3):
             threads(count)
             results.append((getattr(onepass, op)(x, 1), getattr(onepass, op)(calm, 1)))
-        assert all(same_bits(one, three) for one, three in zip(*results, strict=True))
+        assert all(same_but_for_nans(one, three) for one, three in zip(*results, strict=True))
         of_x, of_calm = results[0]
-        assert same_bits(of_x[::7], of_calm[::7]), length
+        assert same_but_for_nans(of_x[::7], of_calm[::7]), length
         if op != "logsumexp":
-            assert same_bits(getattr(onepass, op)(x, 1, out=x), of_x)
+            assert same_but_for_nans(getattr(onepass, op)(x, 1, out=x), of_x)
 
 
 def test_dtypes_of_tiny_gradients_may_differ():

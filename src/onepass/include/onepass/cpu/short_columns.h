@@ -37,6 +37,8 @@ struct ColumnSum<float> {
     VecF sum = 0.0f;
 
     ONEPASS_INLINE void add(VecF v) { sum = sum + v; }
+    ONEPASS_INLINE void add_product(VecF a, VecF b) { sum = fma(a, b, sum); }
+    VecF rounded() const { return sum; }
     void store_lanes(double* lanes) const {
         store(lanes, low_half(sum));
         store(lanes + kLanes<double>, high_half(sum));
@@ -55,11 +57,13 @@ struct LosslessColumnSum<float> : LosslessSum {
     }
 };
 
-template <class T>
+// kWide: sums of float32 in float64, as precise as those of rows.
+template <class T, bool kWide = false>
 class ShortColumns {
     using C = Compute<T>;
     using V = Vec<C>;
     using P = Precision<T>;
+    using Sum = std::conditional_t<kWide, WideSum<C>, ColumnSum<C>>;
     static constexpr int W = kLanes<C>;
 
    public:
@@ -87,7 +91,7 @@ class ShortColumns {
             width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->logsumexp_of<kCount>(x, j, lanes); });
     }
 
-    // Gradients that sum, of dy and of what was saved; of float32, which adds up so few as they are.
+    // Gradients that sum, of dy and of what was saved; of float32.
     template <class RowOp>
     void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
         each_group<C, kMostVectors>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
@@ -138,7 +142,7 @@ class ShortColumns {
         constexpr int kFew = kCount < kTogether ? kCount : kTogether;
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
-        ColumnSum<C> sum[kCount];
+        Sum sum[kCount];
         for (std::int64_t d = 0; d < rows; ++d) {
             x.fetch(d, j, kCount * W);
             for (int first = 0; first < kCount; first += kFew) {
@@ -167,7 +171,7 @@ class ShortColumns {
             }
             const V finite = where_not_above(abs(max_of), V(kLargest<C>), max_of, V(C(0)));
             const auto anchor = anchor_at(finite, false);
-            ColumnSum<C> sum;
+            Sum sum;
             for (std::int64_t d = 0; d < rows; ++d) {
                 const V v = exp_of<T>(vector_of<1, T>(x.row(d) + j + k * W, 0, lanes, -kInfinity<C>), anchor);
                 store(e + (d * count + k) * W, v);
@@ -253,22 +257,21 @@ class ShortColumns {
 
     template <class RowOp, int kCount>
     void gradient_of(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy, int j, int lanes) const {
-        V sum[kCount];
-        for (V& s : sum) s = C(0);
+        Sum sum[kCount];
         for (std::int64_t d = 0; d < rows; ++d) {
             dy.fetch(d, j, kCount * W);
             saved.fetch(d, j, kCount * W);
             for (int k = 0; k < kCount; ++k) {
                 const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {
-                    sum[k] = fma(v, vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)), sum[k]);
+                    sum[k].add_product(v, vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)));
                 } else {
-                    sum[k] = sum[k] + v;
+                    sum[k].add(v);
                 }
             }
         }
         RowOp op[kCount];
-        for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k]);
+        for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k].rounded());
         write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
             return op[k](vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)),
                          vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0)));

@@ -158,10 +158,20 @@ struct WideSum<float> {
         high = high + high_half(v);
     }
     double value() const { return reduce_sum(low + high); }
-    // The sums lane by lane, and what they have lost.
-    void store_parts(double* lanes, double* lost) const {
+    ONEPASS_INLINE void add_product(VecF a, VecF b) { add(a * b); }
+    VecF rounded() const {
+        alignas(kCacheLine) float lanes[kLanes<float>];
+        store_rounded(lanes, low);
+        store_rounded(lanes + kLanes<double>, high);
+        return load(lanes);
+    }
+    void store_lanes(double* lanes) const {
         store(lanes, low);
         store(lanes + kLanes<double>, high);
+    }
+    // The sums lane by lane, and what they have lost.
+    void store_parts(double* lanes, double* lost) const {
+        store_lanes(lanes);
         store(lost, VecD(0.0));
         store(lost + kLanes<double>, VecD(0.0));
     }

@@ -44,9 +44,9 @@ inline bool adjoin(const Job& job, Stride stride, std::int64_t steps) {
     return job.outer[0].*stride == steps * inner;
 }
 
-// Whether those of this job are such rows, of type T, and fill a batch. Gradients add up in float32 (short_columns.h),
-// and of rows in float32 only those that leave half of a vector idle: the others cost less where they are
-// (gradient_short_rows.h).
+// Whether those of this job are such rows, of type T, and fill a batch. Of gradients neither float64, which
+// short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost less where they
+// are (gradient_short_rows.h).
 template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
