@@ -1,5 +1,6 @@
 """Every algorithm, asserted to be the one that ran; and which one the planner takes, with the reason."""
 
+import itertools
 import math
 import threading
 
@@ -227,7 +228,7 @@ def test_plain_reductions_down_columns_of_any_number(op, dtype):
     lanes = _engine.vector_bytes() // 4
     vectors_and_rest = ((0, 1), (1, -1), (1, 0), (3, 1), (4, 0), (7, 5), (9, 0), (13, 3), (16, 1))
     for width in (vectors * lanes + rest for vectors, rest in vectors_and_rest):
-        for length in (1, 15, 33):
+        for length in (1, 15, 21, 32, 33):
             x = np.abs(random_array((2, length, width), dtype, seed=width))
             x[1, length // 2, width // 2] = np.nan
             x[0, 0, width - 1] = np.inf
@@ -237,6 +238,23 @@ def test_plain_reductions_down_columns_of_any_number(op, dtype):
                 assert _engine.last_algorithm() == "strided"
             expected = getattr(reference, op)(x, 1)
             assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (width, length)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_plain_reductions_of_interleaved_rows(op, dtype):
+    """Rows of whole vectors of steps are folded by halves; the last one is whole, or ends within a vector."""
+    for length, inner in itertools.product((65, 100, 300, 1024, 1030), (2, 3, 5, 8, 13, 16)):
+        x = np.abs(random_array((5, length, inner), dtype, seed=length + inner))
+        x[1, length - 1, inner - 1] = np.nan
+        x[2, length // 2, 0] = np.inf
+        x[3, 0, 0], x[3, length - 1, 0] = np.inf, -np.inf
+        out = nan_filled((5, inner), x.dtype)
+        with np.errstate(invalid="ignore"):
+            expected = getattr(reference, op)(x, 1)
+        getattr(onepass, op)(x, 1, out=out)
+        assert _engine.last_algorithm() == "packed"
+        assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (length, inner)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

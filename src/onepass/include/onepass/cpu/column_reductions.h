@@ -2,6 +2,7 @@
 // for, every one of them in its register from the first row to the last.
 #pragma once
 
+#include "column_groups.h"
 #include "tile_grid.h"
 
 namespace onepass {
@@ -23,13 +24,14 @@ ONEPASS_INLINE void visit_columns(const ColumnSpan<T>& span, std::int64_t begin,
                                   Visit&& visit) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
+    const std::int64_t fetched = span.far ? span.rows - TileGrid<T>::kAhead : 0;
     for (std::int64_t d = begin; d < end; ++d) {
         const T* x = span.x + d * span.stride;
-        if (span.far) fetch_soon(x + TileGrid<T>::kAhead * span.stride, kVectors * W);
-#pragma GCC unroll 16
-        for (int k = 0; k < kVectors; ++k) {
-            visit(k, kMasked && k == kVectors - 1 ? load_n(x + k * W, lanes, C(0)) : load(x + k * W));
-        }
+        if (d < fetched) fetch_soon(x + TileGrid<T>::kAhead * span.stride, kVectors * W);
+        unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
+            constexpr bool kPart = kMasked && k == kVectors - 1;
+            visit(k, kPart ? load_n(x + k * W, lanes, C(0)) : load(x + k * W));
+        });
     }
 }
 
@@ -54,22 +56,17 @@ class ColumnReduction {
                        ONEPASS_INLINE_BODY { this->add_up<kVectors, kMasked>(j, lanes, total + j, lost + j); });
     }
 
-    // The sums, or the means, rounded.
-    void results(bool mean, C* result) const {
+    // y: the sums, or the means.
+    void results(bool mean, T* y) const {
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
-            if (span_.rows <= kRows && !mean) return this->add_up_few<kVectors, kMasked>(j, lanes, result + j);
-            alignas(kCacheLine) double total[kVectors * W], lost[kVectors * W];
-            this->add_up<kVectors, kMasked>(j, lanes, total, lost);
-            const VecD parts = mean ? static_cast<double>(span_.rows) : 1.0;
-            for (int i = 0; i < kVectors * W; i += kLanes<double>) {
-                store_rounded(result + j + i, (load(total + i) + load(lost + i)) / parts);
-            }
+            if (span_.rows <= 2 * kRows && !mean) return this->add_up_few<kVectors, kMasked>(j, lanes, y + j);
+            this->add_up_rounded<kVectors, kMasked>(j, lanes, mean, y + j);
         });
     }
 
-    // kSign = 1: the maxima, -1: the minima, in whole vectors. False if there is a NaN: they are not to be used.
-    template <int kSign>
-    bool extremes(C* best) const {
+    // best, of T or C: the maxima with kSign = 1, the minima with -1. False if there is a NaN: they are not to be used.
+    template <int kSign, class Best>
+    bool extremes(Best* best) const {
         bool numbers = true;
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
             numbers &= this->extremes_of<kSign, kVectors, kMasked>(j, lanes, best + j);
@@ -92,44 +89,74 @@ class ColumnReduction {
 
     ColumnSpan<T> from(int column) const { return {span_.x + column, span_.stride, span_.rows, span_.far}; }
 
+    template <int kVectors, bool kMasked, class To, class Value>
+    ONEPASS_INLINE static void put(To* y, int lanes, Value&& value) {
+        unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
+            constexpr bool kPart = kMasked && k == kVectors - 1;
+            // One that is whole is read again as a whole, which the processor does not forward from a masked store.
+            kPart&& lanes < W ? store_n(y + k * W, value(k), lanes) : store(y + k * W, value(k));
+        });
+    }
+
     // The sums of rows [begin, end), in C.
     template <bool kMasked, int kVectors>
     ONEPASS_INLINE static void add_up_in_registers(const ColumnSpan<T>& columns, std::int64_t begin, std::int64_t end,
                                                    int lanes, V (&sum)[kVectors]) {
-        for (V& s : sum) s = C(0);
+        unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY { sum[k] = C(0); });
         visit_columns<kVectors, kMasked>(columns, begin, end, lanes,
-                                         [&](int k, V v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
+                                         [&](auto k, V v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
+    }
+
+    template <bool kMasked, int kVectors>
+    ONEPASS_INLINE void add_up_wide(int column, int lanes, WideSum<C> (&total)[kVectors]) const {
+        const ColumnSpan<T> columns = from(column);
+        for (std::int64_t row = 0; row < span_.rows; row += kRows) {
+            V sum[kVectors];
+            add_up_in_registers<kMasked>(columns, row, row + kRows < span_.rows ? row + kRows : span_.rows, lanes, sum);
+            unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY { total[k].add(sum[k]); });
+        }
     }
 
     template <int kVectors, bool kMasked>
     ONEPASS_APART void add_up(int column, int lanes, double* totals, double* lost) const {
-        const ColumnSpan<T> columns = from(column);
         WideSum<C> total[kVectors];
-        for (std::int64_t row = 0; row < span_.rows; row += kRows) {
-            V sum[kVectors];
-            add_up_in_registers<kMasked>(columns, row, row + kRows < span_.rows ? row + kRows : span_.rows, lanes, sum);
-            for (int k = 0; k < kVectors; ++k) total[k].add(sum[k]);
-        }
-        for (int k = 0; k < kVectors; ++k) total[k].store_parts(totals + k * W, lost + k * W);
+        add_up_wide<kMasked>(column, lanes, total);
+        unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY { total[k].store_parts(totals + k * W, lost + k * W); });
     }
 
     template <int kVectors, bool kMasked>
-    ONEPASS_APART void add_up_few(int column, int lanes, C* result) const {
-        V sum[kVectors];
-        add_up_in_registers<kMasked>(from(column), 0, span_.rows, lanes, sum);
-        for (int k = 0; k < kVectors; ++k) store(result + k * W, sum[k]);
+    ONEPASS_APART void add_up_rounded(int column, int lanes, bool mean, T* y) const {
+        WideSum<C> total[kVectors];
+        add_up_wide<kMasked>(column, lanes, total);
+        if (mean) {
+            for (auto& each : total) each.divide_by(static_cast<double>(span_.rows));
+        }
+        put<kVectors, kMasked>(y, lanes, [&](auto k) ONEPASS_INLINE_BODY { return total[k].rounded(); });
     }
 
-    template <int kSign, int kVectors, bool kMasked>
-    ONEPASS_APART bool extremes_of(int column, int lanes, C* bests) const {
+    template <int kVectors, bool kMasked>
+    ONEPASS_APART void add_up_few(int column, int lanes, T* y) const {
+        const ColumnSpan<T> columns = from(column);
+        V sum[kVectors];
+        add_up_in_registers<kMasked>(columns, 0, span_.rows < kRows ? span_.rows : kRows, lanes, sum);
+        if (span_.rows > kRows) {  // of two sums, float64 rounded is what C makes of them
+            V more[kVectors];
+            add_up_in_registers<kMasked>(columns, kRows, span_.rows, lanes, more);
+            unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY { sum[k] = sum[k] + more[k]; });
+        }
+        put<kVectors, kMasked>(y, lanes, [&](auto k) ONEPASS_INLINE_BODY { return sum[k]; });
+    }
+
+    template <int kSign, int kVectors, bool kMasked, class Best>
+    ONEPASS_APART bool extremes_of(int column, int lanes, Best* bests) const {
         const ColumnSpan<T> columns = from(column);
         V best[kVectors], nan = C(0);
-        for (V& b : best) b = -kSign * kInfinity<C>;
-        visit_columns<kVectors, kMasked>(columns, 0, span_.rows, lanes, [&](int k, V v) ONEPASS_INLINE_BODY {
+        unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY { best[k] = -kSign * kInfinity<C>; });
+        visit_columns<kVectors, kMasked>(columns, 0, span_.rows, lanes, [&](auto k, V v) ONEPASS_INLINE_BODY {
             best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
             nan = nan_or(v, nan);
         });
-        for (int k = 0; k < kVectors; ++k) store(bests + k * W, best[k]);
+        put<kVectors, kMasked>(bests, lanes, [&](auto k) ONEPASS_INLINE_BODY { return best[k]; });
         return reduce_sum(nan) == 0;
     }
 

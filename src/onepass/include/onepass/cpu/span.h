@@ -159,6 +159,10 @@ struct WideSum<float> {
     }
     double value() const { return reduce_sum(low + high); }
     ONEPASS_INLINE void add_product(VecF a, VecF b) { add(a * b); }
+    void divide_by(VecD n) {
+        low = low / n;
+        high = high / n;
+    }
     VecF rounded() const {
         alignas(kCacheLine) float lanes[kLanes<float>];
         store_rounded(lanes, low);
@@ -196,13 +200,16 @@ struct WideSum<double> {
         }
         return rest == rest ? all + rest : all;  // an infinite sum has lost NaN
     }
+    void divide_by(VecD n) { *this = {rounded() / n, 0.0}; }
+    VecD rounded() const { return sum + what_is_lost(); }
     void store_parts(double* lanes, double* rest) const {
         store(lanes, sum);
-        store(rest, VecD(lost.v == lost.v ? lost.v : VecD(0.0).v));  // an infinite sum has lost NaN
+        store(rest, what_is_lost());
     }
-    void store_lanes(double* lanes) const {
-        for (int i = 0; i < kLanes<double>; ++i) lanes[i] = lost.v[i] == lost.v[i] ? sum.v[i] + lost.v[i] : sum.v[i];
-    }
+    void store_lanes(double* lanes) const { store(lanes, rounded()); }
+
+   private:
+    VecD what_is_lost() const { return lost.v == lost.v ? lost.v : VecD(0.0).v; }  // by an infinite sum: NaN
 };
 
 // Work done beside a pass, once per four vectors: fetching what comes next, writing what is ready.

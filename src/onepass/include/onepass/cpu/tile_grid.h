@@ -94,6 +94,17 @@ class TileGrid {
         }
     }
 
+    // packed: calls combine(j, j + n) for every vector of columns at j that takes in those at j + n, until those of one
+    // step are left: a row has a power of two of them. A vector may reach past the n columns, into what has been taken
+    // in, or past all of them.
+    template <int kStep, class Combine>
+    ONEPASS_INLINE void fold_by_halves(Combine&& combine) const {
+        if (!packed_) return;
+        for (auto n = static_cast<int>(width_ / 2); n >= inner_; n /= 2) {
+            for (int j = 0; j < n; j += kStep) combine(j, j + n);
+        }
+    }
+
     // The lines that a row of results shares with what lies beside it: not written past the cache, so they must be in
     // it.
     void fetch_edges(const char* y, int width, std::int64_t d) const {

@@ -320,23 +320,17 @@ class Tiles : TileGrid<T> {
         const std::int64_t stride = steps_ * job_.reduce[0].x_stride;
         return {{reinterpret_cast<const T*>(u.x) + begin * stride, stride, end - begin}, u.width};
     }
-    // Calls visit(column, element) for the last row of a packed tile, if that is not whole.
+    // Calls visit(column, Vec) for the last row of a packed tile, if that is not whole, filled up with `fill`.
     template <class Visit>
-    void visit_rest(const Unit& u, std::int64_t whole, std::int64_t end, Visit&& visit) const {
-        if (whole == end) return;
-        const T* x = reinterpret_cast<const T*>(u.x) + whole * steps_ * job_.reduce[0].x_stride;
-        for (int j = 0; j < row_width(u, whole); ++j) visit(j, scalar<C>(x[j]));
+    ONEPASS_INLINE void visit_rest(const Unit& u, std::int64_t whole, std::int64_t end, C fill, Visit&& visit) const {
+        if (whole != end) visit_row(u, whole, nullptr, fill, visit);
     }
 
     // c.total: the sums of rows [begin, end), of float64 less what is in c.lost.
     void sum_rows(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
         const std::int64_t whole = whole_rows(u, begin, end);
         reduction(u, begin, whole).sums(c.total, c.lost);
-        visit_rest(u, whole, end, [&](int j, C x) {
-            double lost;
-            two_sum(c.total[j], static_cast<double>(x), c.total[j], lost);
-            c.lost[j] += lost;
-        });
+        visit_rest(u, whole, end, C(0), [&](int j, V v) ONEPASS_INLINE_BODY { add_to_total(c, j, v); });
     }
 
     ONEPASS_APART void sums(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
@@ -365,12 +359,19 @@ class Tiles : TileGrid<T> {
             }
         }
         // What the additions have lost is handed on: rounded into the total here, it would be an error of each chunk.
-        for (int j = 0; j < distinct(u); ++j) {
-            partial[j] = {0, 0};
-            for (std::int64_t i = j; i < (packed_ ? width_ : j + 1); i += inner_) {
-                merge(Op::sum, partial[j], {c.lost[i] == c.lost[i] ? c.lost[i] : 0, c.total[i]});
+        Grid::template fold_by_halves<kLanes<double>>([&](int j, int other) ONEPASS_INLINE_BODY {
+            VecD total = load(c.total + other), lost = load(c.lost + other);
+            if constexpr (sizeof(C) == 8) {
+                VecD more;
+                two_sum(load(c.total + j), total, total, more);
+                store(c.lost + j, load(c.lost + j) + lost + more);
+            } else {
+                total = load(c.total + j) + total;
             }
-        }
+            store(c.total + j, total);
+        });
+        // An infinite total has lost NaN.
+        for (int j = 0; j < distinct(u); ++j) partial[j] = {c.lost[j] == c.lost[j] ? c.lost[j] : 0, c.total[j]};
     }
 
     // c.max: the largest of rows [begin, end). False if there is a NaN.
@@ -378,11 +379,16 @@ class Tiles : TileGrid<T> {
     bool extremes_of_rows(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
         const std::int64_t whole = whole_rows(u, begin, end);
         bool numbers = reduction(u, begin, whole).template extremes<kSign>(c.max);
-        visit_rest(u, whole, end, [&](int j, C x) {
-            numbers &= x == x;
-            if (kSign > 0 ? x > c.max[j] : x < c.max[j]) c.max[j] = x;
+        V nan = C(0);
+        visit_rest(u, whole, end, -kSign * kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
+            store(c.max + j, more_extreme<kSign>(v, load(c.max + j)));
+            nan = nan_or(v, nan);
         });
-        return numbers;
+        return numbers && reduce_sum(nan) == 0;
+    }
+    template <int kSign>
+    ONEPASS_INLINE static V more_extreme(V a, V b) {
+        return kSign > 0 ? max(a, b) : min(a, b);
     }
 
     template <int kSign>
@@ -395,14 +401,15 @@ class Tiles : TileGrid<T> {
             for (int j = 0; j < width; ++j) c.max[j] = -kSign * kInfinity<C>;
             for (std::int64_t d = begin; d < end; ++d) {
                 visit_row(u, d, buffer, -kSign * kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
-                    const V best = load(c.max + j);
-                    store(c.max + j, kSign > 0 ? max(v, best) : min(v, best));
+                    store(c.max + j, more_extreme<kSign>(v, load(c.max + j)));
                     store(c.sum + j, nan_or(v, load(c.sum + j)));
                 });
             }
         }
-        fold(c.max, [](C a, C b) { return (kSign > 0 ? b > a : b < a) ? b : a; });
-        fold(c.sum, [](C a, C b) { return a + b; });
+        Grid::template fold_by_halves<W>([&](int j, int other) ONEPASS_INLINE_BODY {
+            store(c.max + j, more_extreme<kSign>(load(c.max + other), load(c.max + j)));
+            store(c.sum + j, load(c.sum + other) + load(c.sum + j));
+        });
         for (int j = 0; j < distinct(u); ++j) {
             partial[j] = {static_cast<double>(c.sum[j] != c.sum[j] ? c.sum[j] : c.max[j]), 0};
         }
@@ -570,21 +577,11 @@ class Tiles : TileGrid<T> {
     }
 
     void reduce_in_registers(const Unit& u) const {
-        Columns<C> c;
-        T* y = reinterpret_cast<T*>(u.y);
-        const auto write = [&](auto&& result) ONEPASS_INLINE_BODY {
-            int j = 0;
-            for (; j + W <= u.width; j += W) store(y + j, result(j));
-            if (j < u.width) store_n(y + j, result(j), u.width - j);
-        };
-        if (job_.op == Op::sum || job_.op == Op::mean) {
-            reduction(u, 0, tile_rows()).results(job_.op == Op::mean, c.sum);
-            return write([&](int j) ONEPASS_INLINE_BODY { return load(c.sum + j); });
-        }
-        const bool numbers = job_.op == Op::amax ? extremes_of_rows<1>(u, 0, tile_rows(), c)
-                                                 : extremes_of_rows<-1>(u, 0, tile_rows(), c);
-        if (!numbers) return chunked_unit(u);
-        write([&](int j) ONEPASS_INLINE_BODY { return load(c.max + j); });
+        const ColumnReduction<T> columns = reduction(u, 0, tile_rows());
+        T* const y = reinterpret_cast<T*>(u.y);
+        if (job_.op == Op::sum || job_.op == Op::mean) return columns.results(job_.op == Op::mean, y);
+        if (job_.op == Op::amax ? columns.template extremes<1>(y) : columns.template extremes<-1>(y)) return;
+        chunked_unit(u);
     }
 
     // ---- the softmax family of short columns ----
@@ -609,8 +606,8 @@ class Tiles : TileGrid<T> {
         Columns<C> c;
         Partial* total = scratch_of<Partial>(Scratch::states, 2 * Columns<C>::kMost);
         Partial* part = total + Columns<C>::kMost;
-        for (int j = 0; j < distinct(u); ++j) total[j] = empty_partial(job_.op);
-        for (std::int64_t k = 0; k < chunks(); ++k) {
+        chunk_partials(u, 0, chunk_end(0), c, total);
+        for (std::int64_t k = 1; k < chunks(); ++k) {
             chunk_partials(u, k * chunk_rows(), chunk_end(k), c, part);
             for (int j = 0; j < distinct(u); ++j) merge(job_.op, total[j], part[j]);
         }
