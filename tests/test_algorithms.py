@@ -25,6 +25,8 @@ from ulp import max_ulp
 import onepass
 from onepass import _engine, call, plan, reference
 
+LANES = _engine.vector_bytes() // 4
+
 # Shape, dim: what it is there for. Widths with a tail, one less and one more than a power of two.
 SHAPES = {
     "registers": [
@@ -242,6 +244,35 @@ def test_plain_reductions_down_columns_of_any_number(op, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("algorithm", ["registers", "row"])
+def test_plain_reductions_of_short_rows(algorithm, op, dtype, monkeypatch):
+    """Of any number of vectors that a kernel knows by name, and one more: a batch at a time, and row by row."""
+    of_rows = 8 if algorithm == "registers" else 0
+    monkeypatch.setattr(plan, "_register_vectors", lambda *_: of_rows)
+    lanes = _engine.vector_bytes() // (8 if dtype == "float64" else 4)
+    for length in (vectors * lanes + rest for vectors in range(1, 8) for rest in (-1, 0, 1)):
+        if length <= 16:  # transposed
+            continue
+        x = np.abs(random_array((3 * lanes + 1, length), dtype, seed=length))
+        x[1, length - 1], x[2, 0] = np.nan, np.inf
+        x[3, length // 2], x[4, length - 1] = -np.inf, 300 if op == "amax" else -300
+        out = nan_filled(len(x), x.dtype)
+        call.plan_and_run(op, x, 1, False, None, out, None)
+        assert _engine.last_algorithm() == algorithm
+        assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], length
+
+
+@pytest.mark.parametrize(("dtype", "rows", "algorithm"), [
+    ("float32", 1_000, "registers"),
+    ("float32", 10_000_000, "row"),
+    ("bfloat16", 10_000_000, "registers"),
+])  # fmt: skip
+def test_short_rows_from_memory_are_added_up_one_by_one(dtype, rows, algorithm):
+    assert onepass.explain("sum", (rows, 2 * LANES), dtype).plan.algorithm == algorithm
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", REDUCTIONS)
 def test_plain_reductions_of_interleaved_rows(op, dtype):
     """Rows of whole vectors of steps are folded by halves; the last one is whole, or ends within a vector."""
     for length, inner in itertools.product((65, 100, 300, 1024, 1030), (2, 3, 5, 8, 13, 16)):
@@ -278,7 +309,6 @@ def test_plain_reductions_of_rows_of_one_stream_and_of_four(op, dtype):
         np.testing.assert_array_equal(alone, out.astype(np.float64))
 
 
-LANES = _engine.vector_bytes() // 4
 # As many as are held at a time, and one more; a line of them, vectors of it, part of one.
 SHORT_COLUMNS = [
     (length, width) for length in (2, 5, 16, 17) for width in (max(8, LANES), 4 * LANES, 5 * LANES + 3, 16 * 17)

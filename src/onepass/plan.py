@@ -23,9 +23,13 @@ _SOFTMAX_REGISTER_VECTORS = 16
 # of `row` over times of these, softmax's in float32: rows of 400 1.4 from L2, 1.1 from L3, from memory 1.35 by one
 # thread and 0.95 by two; of 512 1.3, 1.1, 1.35 and 0.93; of 1000 1.2, 0.9 to 1.1, 1.1 and 0.85.
 _GRADIENT_REGISTER_VECTORS = 32
-# And of plain reductions, which compute next to nothing: `row` walks straight on. Measured on a Zen 4, float32 sums
-# from L3: rows of 128 228 us by `registers`, 180 by `row`; of 64 314 and 256; of 48 348 and 329; of 16 683 and 801.
-_REDUCE_REGISTER_VECTORS = 3
+# And of sums and maxima in 32 bits or more, by which a batch computes so little that the processor reads it in bursts,
+# which from memory takes twice as long as `row` does. Measured on a Zen 4, float32, times of `row` over times of
+# `registers`: sums from L3 rows of 17 1.15, of 48 1.05, of 64 0.91; maxima 1.7, 1.4 and 1.6, of 100 1.7; from memory
+# sums of 17 0.84, of 32 0.6, maxima 1.2 and 0.75. In 16 bits, half as much to read, a batch is faster from anywhere.
+_SUM_REGISTER_VECTORS = 3
+_EXTREME_REGISTER_VECTORS = 7
+_REDUCE_REGISTER_VECTORS_FROM_MEMORY = 1
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
@@ -203,15 +207,22 @@ def _in_lines(problem: Problem, inner: Axis) -> bool:
     return inner.y_stride == 1 and all(step * itemsize % _CACHE_LINE == 0 for step in steps)
 
 
+def _register_vectors(problem: Problem, machine: Machine) -> int:
+    """The longest rows that `registers` takes."""
+    if problem.op in ("softmax", "log_softmax") and problem.compute_dtype == "float32":
+        return _SOFTMAX_REGISTER_VECTORS
+    if problem.op in ("softmax_backward", "log_softmax_backward") and problem.compute_dtype == "float32":
+        return _GRADIENT_REGISTER_VECTORS
+    if problem.op not in REDUCTIONS or ITEMSIZE[problem.dtype] == 2:
+        return _REGISTER_VECTORS
+    if 2 * problem.floor_bytes > machine.l3_bytes:
+        return _REDUCE_REGISTER_VECTORS_FROM_MEMORY
+    return _SUM_REGISTER_VECTORS if problem.op in ("sum", "mean") else _EXTREME_REGISTER_VECTORS
+
+
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:
     waits = not _one_pass(problem)
-    vectors = _REGISTER_VECTORS
-    if problem.op in ("softmax", "log_softmax") and problem.compute_dtype == "float32":
-        vectors = _SOFTMAX_REGISTER_VECTORS
-    elif problem.op in ("softmax_backward", "log_softmax_backward") and problem.compute_dtype == "float32":
-        vectors = _GRADIENT_REGISTER_VECTORS
-    elif problem.op in REDUCTIONS:
-        vectors = _REDUCE_REGISTER_VECTORS
+    vectors = _register_vectors(problem, machine)
     register_row = vectors * machine.vector_bytes // ITEMSIZE[problem.compute_dtype]
     row_bytes = 2 * problem.length * _row_element_bytes(problem)
     beside = "what it is computed with" if problem.op in GRADIENTS else "their exponentials"
@@ -223,7 +234,10 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
             why(f"a row of {problem.length} fits {vectors} vectors of {machine.vector_bytes} bytes")
         elif fits if waits else problem.length <= _REDUCE_CHUNK:
             chosen = "row"
-            why(f"two rows of {problem.length} and {beside} are {row_bytes >> 10} KiB: they fit half of L2")
+            if waits:
+                why(f"two rows of {problem.length} and {beside} are {row_bytes >> 10} KiB: they fit half of L2")
+            else:
+                why(f"a row of {problem.length} is read once, and nothing of it waits")
         elif threads > 1 and problem.rows < _ROWS_PER_THREAD * threads:
             chosen = "split"
             why(f"{problem.rows} long rows are too few to share out among {threads} threads")

@@ -33,11 +33,28 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
     return done;
 }
 
+// Calls visit(Vec) for the few vectors of a short row, the last one filled up with `fill`. Row by row, with nothing but
+// this and a sum over lanes, the processor looks ahead in memory as it does in a long one; what asks for sixteen such
+// rows at once (short_rows.h) is faster from a cache, and half as fast from memory.
+template <class T, class Visit>
+ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit) {
+    constexpr int W = kLanes<Compute<T>>;
+    for (; n >= W; n -= W, x += W) visit(load(x));
+    if (n > 0) visit(load_n(x, n, fill));
+}
+template <class C>
+constexpr std::int64_t kFew = 4 * kLanes<C>;
+
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
 template <class T>
 inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
+    if (sizeof(C) == 4 && n <= kFew<C>) {
+        Vec<C> all = C(0);
+        visit_few(x, static_cast<int>(n), C(0), [&](Vec<C> v) ONEPASS_INLINE_BODY { all = all + v; });
+        return reduce_sum(all);
+    }
     WideSum<C> total;
     Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
     const auto add = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
@@ -75,6 +92,18 @@ template <int kSign, class T>
 inline double extreme_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr C worst = -kSign * kInfinity<C>;
+    const auto across = [](Vec<C> b) ONEPASS_INLINE_BODY {
+        return static_cast<double>(kSign > 0 ? reduce_max(b) : -reduce_max(Vec<C>(C(0)) - b));
+    };
+    if (n <= kFew<C>) {
+        Vec<C> b = worst, nan = C(0);
+        visit_few(x, static_cast<int>(n), worst, [&](Vec<C> v) ONEPASS_INLINE_BODY {
+            b = kSign > 0 ? max(v, b) : min(v, b);
+            nan = nan_or(v, nan);
+        });
+        const double of_nan = reduce_sum(nan);
+        return of_nan != 0 ? of_nan : across(b);
+    }
     Vec<C> best[4] = {worst, worst, worst, worst};
     // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.
     Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
@@ -96,7 +125,7 @@ inline double extreme_of(const T* x, std::int64_t n) {
     if (sum != sum && has_nan(x, n)) return sum;
     const Vec<C> b = kSign > 0 ? max(max(best[0], best[1]), max(best[2], best[3]))
                                : min(min(best[0], best[1]), min(best[2], best[3]));
-    return kSign > 0 ? reduce_max(b) : -reduce_max(Vec<C>(C(0)) - b);
+    return across(b);
 }
 
 }  // namespace ONEPASS_ISA

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "access.h"
+#include "column_groups.h"
 #include "logarithms.h"
 #include "reciprocals.h"
 #include "row_batches.h"
@@ -36,11 +37,7 @@ class ShortRows : RowBatches<T> {
             case Op::softmax: return softmax(begin, end);
             case Op::log_softmax: return log_softmax(begin, end);
             case Op::logsumexp: return each(begin, end, [this](const Batch& b) { logsumexp(b); });
-            case Op::sum:
-            case Op::mean: return each(begin, end, [this](const Batch& b) { sum(b); });
-            case Op::amax: return each(begin, end, [this](const Batch& b) { extreme<1>(b); });
-            case Op::amin: return each(begin, end, [this](const Batch& b) { extreme<-1>(b); });
-            default: return;
+            default: return reduce<1>(begin, end);
         }
     }
 
@@ -57,10 +54,20 @@ class ShortRows : RowBatches<T> {
         const std::int64_t left = end - first;
         batch.count = static_cast<int>(left <= 0 ? 0 : left < W ? left : W);
         batch.ahead = job_.outer.count == 1 ? W * job_.outer[0].x_stride : 0;
+        const auto x = reinterpret_cast<const T*>(x_);
+        const std::int64_t y_size = size_of(job_.out);
+        if (job_.outer.count == 1) {
+            const std::int64_t x_stride = job_.outer[0].x_stride, y_stride = job_.outer[0].y_stride;
+            for (int r = 0; r < batch.count; ++r) {
+                batch.x[r] = x + (first + r) * x_stride;
+                batch.y[r] = y_ + (first + r) * y_stride * y_size;
+            }
+            return;
+        }
         for (int r = 0; r < batch.count; ++r) {
-            const Offsets at = offsets(first + r);
-            batch.x[r] = reinterpret_cast<const T*>(x_) + at.x;
-            batch.y[r] = y_ + at.y * size_of(job_.out);
+            const Offsets at = offsets_of(job_.outer, first + r);
+            batch.x[r] = x + at.x;
+            batch.y[r] = y_ + at.y * y_size;
         }
     }
     template <class Run>
@@ -70,11 +77,6 @@ class ShortRows : RowBatches<T> {
             take(batch, first, end);
             run(batch);
         }
-    }
-
-    Offsets offsets(std::int64_t r) const {
-        if (job_.outer.count == 1) return {r * job_.outer[0].x_stride, r * job_.outer[0].y_stride};
-        return offsets_of(job_.outer, r);
     }
 
     // ---- rows ----
@@ -342,21 +344,57 @@ class ShortRows : RowBatches<T> {
 
     // ---- plain reductions ----
 
+    static constexpr int kAny = 0;  // vectors
+
+    // Of rows of so many vectors or more: most of what short ones take are loops and masks, if their number is a
+    // variable (sums of 17 float32 23 cycles a row).
+    template <int kVectors>
+    void reduce(std::int64_t begin, std::int64_t end) const {
+        if constexpr (kVectors > 8) {
+            reduce_each<kAny>(begin, end);
+        } else {
+            n_ <= kVectors* W ? reduce_each<kVectors>(begin, end) : reduce<kVectors + 1>(begin, end);
+        }
+    }
+    template <int kVectors>
+    void reduce_each(std::int64_t begin, std::int64_t end) const {
+        switch (job_.op) {
+            case Op::amax: return each(begin, end, [this](const Batch& b) { extreme<1, kVectors>(b); });
+            case Op::amin: return each(begin, end, [this](const Batch& b) { extreme<-1, kVectors>(b); });
+            default: return each(begin, end, [this](const Batch& b) { sum<kVectors>(b); });
+        }
+    }
+
+    // part[r]: row r's vectors combined, beginning with `fill`.
+    template <int kVectors, class Combine>
+    ONEPASS_INLINE void combine_rows(const Batch& b, C fill, V (&part)[W], Combine&& combine) const {
+        const int last = last_ == 0 ? W : last_;
+        for (int r = 0; r < b.count; ++r) {
+            const T* const x = b.x[r];
+            V all = fill;
+            if constexpr (kVectors == kAny) {
+                fetch(b, r);
+                visit_row(x, fill, [&](int, auto& v) ONEPASS_INLINE_BODY {
+                    for (const V& each : v) all = combine(all, each);
+                });
+            } else {
+                unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
+                    all = combine(all, k == kVectors - 1 ? load_n(x + k * W, last, fill) : load(x + k * W));
+                });
+            }
+            part[r] = all;
+        }
+        repeat_first(b, part);
+    }
+
+    template <int kVectors>
     void sum(const Batch& b) const {
         double result[W];
         if constexpr (sizeof(C) == 8) {
             for (int r = 0; r < b.count; ++r) result[r] = sum_of(b.x[r], n_);
         } else {
             V part[W];
-            for (int r = 0; r < b.count; ++r) {
-                fetch(b, r);
-                V all = C(0);
-                visit_row(b.x[r], C(0), [&](int, auto& v) ONEPASS_INLINE_BODY {
-                    for (const V& each : v) all = all + each;
-                });
-                part[r] = all;
-            }
-            repeat_first(b, part);
+            combine_rows<kVectors>(b, C(0), part, [](V all, V v) ONEPASS_INLINE_BODY { return all + v; });
             wide_sums(part, result);
         }
         if (job_.op == Op::mean) {
@@ -366,22 +404,13 @@ class ShortRows : RowBatches<T> {
     }
 
     // kSign = 1: maxima, -1: minima. NaN where there is one.
-    template <int kSign>
+    template <int kSign, int kVectors>
     void extreme(const Batch& b) const {
-        constexpr C worst = -kSign * kInfinity<C>;
         V part[W], nan = C(0);
-        for (int r = 0; r < b.count; ++r) {
-            fetch(b, r);
-            V best = worst;
-            visit_row(b.x[r], worst, [&](int, auto& v) ONEPASS_INLINE_BODY {
-                for (const V& each : v) {
-                    best = kSign > 0 ? max(each, best) : min(each, best);
-                    nan = nan_or(each, nan);
-                }
-            });
-            part[r] = best;
-        }
-        repeat_first(b, part);
+        combine_rows<kVectors>(b, -kSign * kInfinity<C>, part, [&](V best, V v) ONEPASS_INLINE_BODY {
+            nan = nan_or(v, nan);
+            return kSign > 0 ? max(v, best) : min(v, best);
+        });
         const V all = kSign > 0 ? maxima_across(part) : minima_across(part);
         double result[W];
         for (int r = 0; r < W; ++r) result[r] = static_cast<double>(all.v[r]);
