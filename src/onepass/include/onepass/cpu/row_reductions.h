@@ -43,7 +43,7 @@ ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit)
     if (n > 0) visit(load_n(x, n, fill));
 }
 template <class C>
-constexpr std::int64_t kFew = 4 * kLanes<C>;
+constexpr std::int64_t kFew = 16 * kLanes<C>;
 
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
 template <class T>
