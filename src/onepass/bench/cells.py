@@ -97,6 +97,31 @@ _STRIDED = (
     ((65536, 32, 4), 1, "inner smaller than a vector"),
 )
 
+# Shapes that programs have and tables of softmax do not, in caches as they nearly always are.
+_TINY_ROWS = {
+    (666_666, 3): "colours, gates: a vector has room for five rows",
+    (250_000, 8): "experts, small choices: half a vector",
+    (117_647, 17): "an element more than a vector",
+    (31_250, 64): "attention to 64 positions",
+}
+_ODD_COLUMNS: dict[tuple[tuple[int, ...], int], str] = {
+    ((100_000, 5, 4), 1): "a few classes beside a few others",
+    ((1024, 300, 3), 1): "sequences of colours",
+    ((2, 21, 257, 257), 1): "segmentation of an odd image",
+    ((3, 700_000), 0): "the channels of an image as planes",
+    ((1000, 1001), 0): "columns of samples, an odd number",
+}
+
+
+def _everyday() -> list[Cell]:
+    ops = ("softmax", "log_softmax", "logsumexp", "sum", "amax")
+    return [
+        Cell("everyday", op, shape, why, dtype=dtype)
+        for shape, why in _TINY_ROWS.items()
+        for dtype in ("float32", "bfloat16")
+        for op in (*ops, "softmax_backward")
+    ] + [Cell("everyday", op, of_columns, why, dim) for (of_columns, dim), why in _ODD_COLUMNS.items() for op in ops]
+
 
 def _registry() -> tuple[Cell, ...]:
     cells = [
@@ -117,6 +142,7 @@ def _registry() -> tuple[Cell, ...]:
             why = f"the cost of one call from {framework}"
             cells.append(Cell("calls", op, (8, 8), why, framework=framework, quick=op == "softmax"))
     cells += [Cell("calls", op, (8, 8), "the cost of one call from torch", framework="torch") for op in GRADIENTS]
+    cells += _everyday()
     return tuple(cells)
 
 
