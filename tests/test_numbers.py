@@ -313,3 +313,13 @@ if __name__ == "__main__":
         for op, dtype in TABLE:
             pairs = (measure(op, dtype, sigma, layout) for sigma in SIGMAS)
             print(f"{op:12}{dtype:12}" + "".join(f"{f'{ours:.2f} ({torchs:.2f})':>20}" for ours, torchs in pairs))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("length", [1, 2, 5, 40, 100, 1000, 70_000])
+def test_the_only_probability_of_a_row_is_one(length, dtype):
+    """Also where products of two parts are rounded twice."""
+    x = np.full((50, length), -np.inf).astype(DTYPES[dtype])
+    x[:, length // 2] = random_array((50,), dtype, sigma=3)
+    y = onepass.softmax(x).astype(np.float64)
+    assert (y[:, length // 2] == 1).all() and (y.sum(1) == 1).all()

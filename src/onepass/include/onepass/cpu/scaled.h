@@ -12,6 +12,18 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
+// e * (high + low), rounded once, by way of float64 where a multiply-add is rounded twice: the only probability of a
+// row is 1 then, too.
+ONEPASS_INLINE VecF times_parts(VecF e, VecF high, VecF low) {
+    if constexpr (kRoundsOnce) {
+        return fma(e, high, e * low);
+    } else {
+        return rounded(low_half(e) * (low_half(high) + low_half(low)),
+                       high_half(e) * (high_half(high) + high_half(low)));
+    }
+}
+ONEPASS_INLINE VecD times_parts(VecD e, VecD high, VecD low) { return fma(e, high, e * low); }
+
 // Exponents of e and high add up to less than this, with bias: e * high is below 2^-71. Down to 2^-73 no part of the
 // product is subnormal: low, which has the other bits of a float64, is at least 2^-53 of high.
 constexpr std::uint32_t kSmallProduct = std::uint32_t{254 - 72} << 23;
@@ -27,7 +39,7 @@ ONEPASS_APART inline VecF scaled_small(VecF e, VecF high, VecF low) {
     const VecF normal = VecF(subnormal ? zero.v : product.v) * down;
     const VecF raised = fma(VecF(subnormal ? product.v : zero.v), down, smallest);
     const auto lowered = bit_cast<VecF::Bits>(raised.v) - bit_cast<VecF::Bits>(smallest.v);
-    const VecF rest = fma(large, high, large * low);
+    const VecF rest = times_parts(large, high, low);
     return small ? (subnormal ? bit_cast<VecF::Native>(lowered) : normal.v) : rest.v;
 }
 
@@ -46,9 +58,9 @@ ONEPASS_INLINE bool may_be_small(VecF e, VecF high) {
 // e * (high + low), rounded once.
 ONEPASS_INLINE VecF scaled(VecF e, VecF high, VecF low) {
     if (may_be_small(e, high)) return scaled_small(e, high, low);
-    return fma(e, high, e * low);
+    return times_parts(e, high, low);
 }
-ONEPASS_INLINE VecD scaled(VecD e, VecD high, VecD low) { return fma(e, high, e * low); }
+ONEPASS_INLINE VecD scaled(VecD e, VecD high, VecD low) { return times_parts(e, high, low); }
 
 // e * high.
 ONEPASS_INLINE VecF scaled(VecF e, VecF high) {

@@ -108,6 +108,11 @@ inline To bit_cast(const From& from) {
 }
 
 // a * b + c, rounded once where the processor can.
+#if defined(__FMA__) || (defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA))
+constexpr bool kRoundsOnce = true;
+#else
+constexpr bool kRoundsOnce = false;
+#endif
 inline VecF fma(VecF a, VecF b, VecF c) {
 #if defined(__AVX512F__)
     return (VecF::Native)_mm512_fmadd_ps((__m512)a.v, (__m512)b.v, (__m512)c.v);

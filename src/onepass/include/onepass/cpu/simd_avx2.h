@@ -106,6 +106,9 @@ inline double reduce_max(VecD v) {
 }
 inline VecD low_half(VecF v) { return (VecD::Native)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v.v)); }
 inline VecD high_half(VecF v) { return (VecD::Native)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v.v, 1)); }
+inline VecF rounded(VecD low, VecD high) {
+    return (VecF::Native)_mm256_set_m128(_mm256_cvtpd_ps((__m256d)high.v), _mm256_cvtpd_ps((__m256d)low.v));
+}
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -126,6 +126,11 @@ inline float reduce_max(VecF v) { return _mm512_reduce_max_ps((__m512)v.v); }
 inline double reduce_max(VecD v) { return _mm512_reduce_max_pd((__m512d)v.v); }
 inline VecD low_half(VecF v) { return (VecD::Native)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v.v)); }
 inline VecD high_half(VecF v) { return (VecD::Native)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v.v, 1)); }
+// Both halves, rounded.
+inline VecF rounded(VecD low, VecD high) {
+    const __m512 lower = _mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)low.v));
+    return (VecF::Native)_mm512_insertf32x8(lower, _mm512_cvtpd_ps((__m512d)high.v), 1);
+}
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

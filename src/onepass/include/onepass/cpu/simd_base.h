@@ -88,8 +88,20 @@ inline float reduce_max(VecF v) {
     return a > b ? a : b;
 }
 inline double reduce_max(VecD v) { return v.v[0] > v.v[1] ? v.v[0] : v.v[1]; }
+#if defined(__SSE2__)  // which GCC does not see: it converts lane by lane
+inline VecD low_half(VecF v) { return (VecD::Native)_mm_cvtps_pd((__m128)v.v); }
+inline VecD high_half(VecF v) { return (VecD::Native)_mm_cvtps_pd(_mm_movehl_ps((__m128)v.v, (__m128)v.v)); }
+inline VecF rounded(VecD low, VecD high) {
+    return (VecF::Native)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)low.v), _mm_cvtpd_ps((__m128d)high.v));
+}
+#else
 inline VecD low_half(VecF v) { return VecD::Native{v.v[0], v.v[1]}; }
 inline VecD high_half(VecF v) { return VecD::Native{v.v[2], v.v[3]}; }
+inline VecF rounded(VecD low, VecD high) {
+    return VecF::Native{static_cast<float>(low.v[0]), static_cast<float>(low.v[1]), static_cast<float>(high.v[0]),
+                        static_cast<float>(high.v[1])};
+}
+#endif
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

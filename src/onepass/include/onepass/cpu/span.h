@@ -163,12 +163,7 @@ struct WideSum<float> {
         low = low / n;
         high = high / n;
     }
-    VecF rounded() const {
-        alignas(kCacheLine) float lanes[kLanes<float>];
-        store_rounded(lanes, low);
-        store_rounded(lanes + kLanes<double>, high);
-        return load(lanes);
-    }
+    VecF rounded() const { return onepass::ONEPASS_ISA::rounded(low, high); }
     void store_lanes(double* lanes) const {
         store(lanes, low);
         store(lanes + kLanes<double>, high);
@@ -387,7 +382,7 @@ struct Scale {
 // e * (high + low), as precise as T shows, where the product is known not to be small.
 template <class T, class C>
 ONEPASS_INLINE Vec<C> times(Vec<C> e, Vec<C> high, Vec<C> low) {
-    return kCoarse<T> ? e * high : fma(e, high, e * low);
+    return kCoarse<T> ? e * high : times_parts(e, high, low);
 }
 
 // The same of several vectors, if none of the products is small; false if one may be.
