@@ -33,7 +33,9 @@ class GradientShortRows : RowBatches<T> {
     // row_at(r) is where row r lies.
     template <class RowAt>
     void run(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
-        if constexpr (kHeld) {
+        if constexpr (kHeld && !kRoundsOnce) {
+            return walked_rows(begin, end, row_at);
+        } else if constexpr (kHeld) {
             if (last_ == 0) {
                 if (n_ == W) return held_rows<1, false>(begin, end, row_at);
                 if (n_ == 2 * W) return held_rows<2, false>(begin, end, row_at);
@@ -98,24 +100,39 @@ class GradientShortRows : RowBatches<T> {
     ONEPASS_APART void walked_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
         for (std::int64_t r = begin; r < end; ++r) {
             const GradientRow row = row_at(r);
-            V sum[2] = {C(0), C(0)};
-            const auto add = [&](int k, int i, int lanes) ONEPASS_INLINE_BODY {
-                const V d = vector(row.second, i, lanes);
-                sum[k] = RowOp::kOfProducts ? fma(d, vector(row.x, i, lanes), sum[k]) : sum[k] + d;
-            };
-            int i = 0;
-            for (; i + 2 * W <= n_; i += 2 * W) {
-                add(0, i, W);
-                add(1, i + W, W);
-            }
-            for (; i < n_; i += W) add(0, i, n_ - i < W ? n_ - i : W);
             C k[RowOp::kConstants];
-            RowOp::set(k, 1, reduce_sum(sum[0] + sum[1]));
+            RowOp::set(k, 1, kRoundsOnce ? sum_of_row(row) : wide_sum_of_row(row));
             const auto op = all_lanes<RowOp>(k);
             T* y = reinterpret_cast<T*>(row.y);
-            for (i = 0; i + W <= n_; i += W) store(y + i, op(vector(row.x, i, W), vector(row.second, i, W)));
+            int i = 0;
+            for (; i + W <= n_; i += W) store(y + i, op(vector(row.x, i, W), vector(row.second, i, W)));
             if (last_ > 0) store_n(y + i, op(vector(row.x, i, last_), vector(row.second, i, last_)), last_);
         }
+    }
+
+    ONEPASS_INLINE double sum_of_row(const GradientRow& row) const {
+        V sum[2] = {C(0), C(0)};
+        const auto add = [&](int k, int i, int lanes) ONEPASS_INLINE_BODY {
+            const V d = vector(row.second, i, lanes);
+            sum[k] = RowOp::kOfProducts ? fma(d, vector(row.x, i, lanes), sum[k]) : sum[k] + d;
+        };
+        int i = 0;
+        for (; i + 2 * W <= n_; i += 2 * W) {
+            add(0, i, W);
+            add(1, i + W, W);
+        }
+        for (; i < n_; i += W) add(0, i, n_ - i < W ? n_ - i : W);
+        return reduce_sum(sum[0] + sum[1]);
+    }
+    // Where a lane adds up a quarter of a row and products are rounded, too.
+    ONEPASS_INLINE double wide_sum_of_row(const GradientRow& row) const {
+        WideSum<C> sum;
+        for (int i = 0; i < n_; i += W) {
+            const int lanes = n_ - i < W ? n_ - i : W;
+            const V d = vector(row.second, i, lanes);
+            RowOp::kOfProducts ? sum.add_product(d, vector(row.x, i, lanes)) : sum.add(d);
+        }
+        return sum.value();
     }
 
     // The rows of a batch are written while those of the next are summed, one by one: loads and stores side by side,

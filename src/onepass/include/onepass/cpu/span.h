@@ -158,7 +158,10 @@ struct WideSum<float> {
         high = high + high_half(v);
     }
     double value() const { return reduce_sum(low + high); }
-    ONEPASS_INLINE void add_product(VecF a, VecF b) { add(a * b); }
+    ONEPASS_INLINE void add_product(VecF a, VecF b) {
+        low = low + low_half(a) * low_half(b);
+        high = high + high_half(a) * high_half(b);
+    }
     void divide_by(VecD n) {
         low = low / n;
         high = high / n;
