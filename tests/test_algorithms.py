@@ -1,5 +1,6 @@
 """Every algorithm, asserted to be the one that ran; and which one the planner takes, with the reason."""
 
+import dataclasses
 import itertools
 import math
 import threading
@@ -23,7 +24,8 @@ from helpers import (
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, call, plan, reference
+from onepass import _engine, call, plan, reference, report
+from onepass.machine import this_machine
 
 LANES = _engine.vector_bytes() // 4
 
@@ -142,6 +144,30 @@ def test_the_planner_takes(op, shape, dtype, dim, algorithm, why, threads):
     assert report.plan.algorithm == algorithm, report
     assert algorithm in str(report)
     assert report.plan == onepass.explain(op, shape, dtype, dim).plan
+
+
+@pytest.mark.parametrize(
+    ("op", "length", "dtype", "vector_bytes", "algorithm", "why"),
+    [
+        ("softmax", 16_384, "float32", 64, "row", "two rows and their exponentials fit half of L2"),
+        ("softmax", 131_072, "float32", 64, "online", "long vectors compute twice sooner than L3 brings them"),
+        ("softmax", 131_072, "float32", 32, "row", "shorter ones do not"),
+        ("softmax", 524_288, "float32", 32, "online", "8 MiB are too much of L3"),
+        ("log_softmax", 131_072, "float32", 32, "online", "its second pass is a subtraction"),
+        ("log_softmax_backward", 131_072, "float32", 32, "row", "its second pass takes exponentials"),
+        ("softmax_backward", 131_072, "float32", 32, "online", "its second pass is a product"),
+        ("softmax_backward", 131_072, "bfloat16", 32, "row", "and of 16 bits a conversion"),
+    ],
+)
+def test_rows_wait_in_l3_where_they_would_be_computed_twice(
+    op, length, dtype, vector_bytes, algorithm, why, monkeypatch, threads
+):
+    threads(2)
+    machine = dataclasses.replace(
+        this_machine(), cores=2, vector_bytes=vector_bytes, l2_bytes=512 << 10, l3_bytes=32 << 20
+    )
+    monkeypatch.setattr(report, "this_machine", lambda: machine)
+    assert onepass.explain(op, (64, length), dtype).plan.algorithm == algorithm, why
 
 
 def test_columns_of_a_plain_reduction_are_one_chunk_where_there_are_tiles_for_all():

@@ -33,6 +33,13 @@ _REDUCE_REGISTER_VECTORS_FROM_MEMORY = 1
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
+# The same share of a core's part of L3, where what would be read twice is also computed twice, by vectors so short that
+# this takes longer than L3. Measured on two cores of a Zen 3 (AVX2, 512 KiB L2, 32 MiB L3), times of `online` over times
+# of `row`: softmax of 32768 float32 1.3 to 1.4, of 131072 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to
+# 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and 0.87 at 262144; log_softmax's gradient of 131072 1.2, bfloat16
+# 1.3; softmax's in 16 bits 1.14 to 1.2, in 32 0.98; log_softmax 0.95 to 1.05.
+_COMPUTED_ROW_SHARE_OF_L3 = 0.25
+_NARROW_VECTOR_BYTES = 32
 # A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
 # part of L3: measured, against reading twice, 1.2x at 4096x4096 (12 MiB a tile) to 1.4x at 500x32768, dim 0.
 _TILE_SHARE_OF_L3 = 0.5
@@ -220,6 +227,15 @@ def _register_vectors(problem: Problem, machine: Machine) -> int:
     return _SUM_REGISTER_VECTORS if problem.op in ("sum", "mean") else _EXTREME_REGISTER_VECTORS
 
 
+def _spares_arithmetic(problem: Problem, machine: Machine) -> bool:
+    """Whether a row that waits is worth more than the bytes it is not read again."""
+    if machine.vector_bytes > _NARROW_VECTOR_BYTES:
+        return False
+    if problem.op == "softmax_backward":
+        return ITEMSIZE[problem.dtype] == 2
+    return problem.op in ("softmax", "log_softmax_backward")
+
+
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:
     waits = not _one_pass(problem)
     vectors = _register_vectors(problem, machine)
@@ -241,6 +257,12 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
         elif threads > 1 and problem.rows < _ROWS_PER_THREAD * threads:
             chosen = "split"
             why(f"{problem.rows} long rows are too few to share out among {threads} threads")
+        elif (
+            _spares_arithmetic(problem, machine)
+            and row_bytes <= machine.l3_bytes / machine.cores * _COMPUTED_ROW_SHARE_OF_L3
+        ):
+            chosen = "row"
+            why(f"two rows of {problem.length} and {beside} are {row_bytes >> 10} KiB: L3 is faster than computing twice")
         else:
             chosen = "online"
             why(f"two rows and {beside}, {row_bytes >> 10} KiB, do not fit half of L2")

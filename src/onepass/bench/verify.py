@@ -18,8 +18,9 @@ Array = NDArray[Any]
 _SCANNED = 1 << 22  # elements looked at together in the scan for unwritten values
 
 # Allowed error in units in the last place: (at any length, more per million elements of a row). Generous on purpose:
-# it must pass every honest float32 accumulation (the worst of them: 362 at 16.8 million elements) and nothing else.
-_ULPS = {"softmax": (32, 64), "log_softmax": (8, 4), "logsumexp": (4, 2), "sum": (4, 0), "mean": (4, 0)}
+# it must pass every honest float32 accumulation and nothing else. The worst of them, at 16.8 million elements: 362 ULP
+# of softmax by the sixteen lanes of AVX-512, 1221 by the eight of AVX2, 78 of its log_softmax.
+_ULPS = {"softmax": (32, 128), "log_softmax": (8, 8), "logsumexp": (4, 2), "sum": (4, 0), "mean": (4, 0)}
 _ULPS |= {op: (8, 64) for op in GRADIENTS}
 _ULPS_16_BIT = 4  # the rounding of the result outweighs the rest; jax rounds the exponentials to 16 bits too: 2.6
 
@@ -29,7 +30,7 @@ def tolerance(cell: Cell) -> float:
 
     >>> from onepass.bench.cells import Cell
     >>> tolerance(Cell("softmax", "softmax", (4, 1_000_000), "an example"))
-    96.0
+    160.0
     """
     if cell.op in ("amax", "amin"):
         return 0.0
