@@ -408,6 +408,22 @@ def test_columns_of_any_number(op, dtype, monkeypatch):
             np.testing.assert_array_equal(results[..., :17], few)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+def test_interleaved_rows_of_any_number(op, dtype):
+    """Every inner dim, whose steps fill whole vectors in numbers of their own, with and without a last part of one;
+    rows that have infinities and NaN between others."""
+    for inner, length in itertools.product(range(2, 17), (17, 31, 32, 64, 129, 300)):
+        x = random_array((3, length, inner), dtype)
+        x[1] *= 30  # products that are subnormal
+        x[2, length // 2, 0] = -np.inf
+        x[2, length - 1, 1] = np.inf if length % 2 else np.nan
+        expected = getattr(reference, op)(x, 1, dtype=np.longdouble)
+        out = nan_filled(expected.shape, x.dtype)
+        getattr(onepass, op)(x, 1, out=out, algorithm="packed")
+        assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (inner, length)
+
+
 def test_only_whole_lines_of_a_tile_go_past_the_cache():
     for shape, lines in (((64, 1000, 196), False), ((64, 1000, 192), True), ((640, 1000, 15), True)):
         chosen = onepass.explain("softmax", shape, "float32", dim=1).plan

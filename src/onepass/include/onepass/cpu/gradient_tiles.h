@@ -39,7 +39,7 @@ class GradientTiles : TileGrid<T> {
     using C = Compute<T>;
     using V = Vec<C>;
     using Grid::job_, Grid::packed_, Grid::inner_, Grid::steps_, Grid::width_, Grid::past_cache_;
-    using Grid::tile_rows, Grid::row_width, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded, Grid::fold,
+    using Grid::tile_rows, Grid::row_width, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded,
         Grid::distinct;
     using Grid::W, Grid::kBlock, Grid::kAhead, Grid::kMostColumns, Grid::kGroup, Grid::kFewRows;
 
@@ -223,7 +223,8 @@ class GradientTiles : TileGrid<T> {
     // After all of a tile: each column's sum in s.total.
     ONEPASS_APART void finish_totals(const Unit& u, GradientSums<C>& s) const {
         for (int j = 0; j < padded(u.width); ++j) s.total[j] += lost(s, j);
-        fold(s.total, [](double a, double b) { return a + b; });
+        Grid::fold_sums(s.total);
+        Grid::repeat(s.total);
     }
 
     // After a chunk of it: the sums with what they have lost, which rounded in here would be an error of each chunk.

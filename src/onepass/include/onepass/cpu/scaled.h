@@ -88,7 +88,6 @@ ONEPASS_INLINE bool none_small(const VecD*, VecD::Bits) { return true; }
 // The least of many exponentials that are not 0: beside the factors of all it tells whether any product may be small.
 template <class C>
 struct Least {
-    static Least unknown() { return {}; }
     ONEPASS_INLINE void add(Vec<C>) {}
     bool small_beside_any(const C*, int) const { return false; }
 };
@@ -96,7 +95,6 @@ template <>
 struct Least<float> {
     VecF::Bits bits = ~VecF::Bits{};
 
-    static Least unknown() { return {VecF::Bits{}}; }
     ONEPASS_INLINE void add(VecF e) {
         const auto other = above_zero(e);
         bits = other < bits ? other : bits;

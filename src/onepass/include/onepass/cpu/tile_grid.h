@@ -35,7 +35,7 @@ class TileGrid {
             std::int64_t common = W;
             while (inner_ % common != 0) common /= 2;
             vectors = inner_ / common;
-            while (2 * vectors <= 16 && job.length > kBlock && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
+            while (2 * vectors <= kGroup && job.length > kBlock && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
         }
         steps_ = packed_ ? vectors * W / inner_ : 1;
         width_ = packed_ ? vectors * W : job.tile;
@@ -83,17 +83,6 @@ class TileGrid {
     // Columns that differ; packed, the others repeat them.
     int distinct(int width) const { return packed_ ? static_cast<int>(inner_) : width; }
 
-    // packed: every group of columns that is one inner element gets the combination of all.
-    template <class Value, class Combine>
-    void fold(Value* values, Combine&& combine) const {
-        if (!packed_) return;
-        for (std::int64_t i = 0; i < inner_; ++i) {
-            Value all = values[i];
-            for (std::int64_t j = i + inner_; j < width_; j += inner_) all = combine(all, values[j]);
-            for (std::int64_t j = i; j < width_; j += inner_) values[j] = all;
-        }
-    }
-
     // packed: calls combine(j, j + n) for every vector of columns at j that takes in those at j + n, until those of one
     // step are left: a row has a power of two of them. A vector may reach past the n columns, into what has been taken
     // in, or past all of them.
@@ -103,6 +92,20 @@ class TileGrid {
         for (auto n = static_cast<int>(width_ / 2); n >= inner_; n /= 2) {
             for (int j = 0; j < n; j += kStep) combine(j, j + n);
         }
+    }
+
+    // packed: the sums of all steps' columns, in those of one step.
+    void fold_sums(double* sums) const {
+        fold_by_halves<kLanes<double>>([&](int j, int other) ONEPASS_INLINE_BODY {
+            store(sums + j, load(sums + j) + load(sums + other));
+        });
+    }
+
+    // packed: what the columns of one step have, those of all steps.
+    template <class Value>
+    void repeat(Value* values) const {
+        if (!packed_) return;
+        for (std::int64_t n = inner_; n < width_; n *= 2) __builtin_memcpy(values + n, values, n * sizeof(Value));
     }
 
     // The lines that a row of results shares with what lies beside it: not written past the cache, so they must be in

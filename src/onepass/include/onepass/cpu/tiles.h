@@ -29,7 +29,7 @@ class Tiles : TileGrid<T> {
     using V = Vec<C>;
     using P = Precision<T>;
     using Grid::job_, Grid::packed_, Grid::inner_, Grid::steps_, Grid::width_, Grid::past_cache_;
-    using Grid::tile_rows, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded, Grid::fold;
+    using Grid::tile_rows, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded, Grid::repeat;
     using Grid::W, Grid::kBlock, Grid::kAhead;
 
    public:
@@ -83,10 +83,12 @@ class Tiles : TileGrid<T> {
         return buffer;
     }
 
-    // Columns that lie where they are read, one under each lane.
-    bool in_place() const { return !packed_ && x_direct_; }
+    // The rows of a tile whose columns lie where they are read, one under each lane: [begin, the end of those).
+    std::int64_t rows_in_place(const Unit& u, std::int64_t begin, std::int64_t end) const {
+        return x_direct_ ? whole_rows(u, begin, end) : begin;
+    }
     TileInPlace<T> tile(const Unit& u) const {
-        return {reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, u.width, tile_rows()};
+        return {reinterpret_cast<const T*>(u.x), steps_ * job_.reduce[0].x_stride, u.width, tile_rows()};
     }
 
     ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
@@ -197,15 +199,16 @@ class Tiles : TileGrid<T> {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         for (int j = 0; j < width; ++j) c.max[j] = -kInfinity<C>;
-        if (in_place()) {
-            tile(u).maxima(begin, end, c);
-        } else {
-            for (std::int64_t d = begin; d < end; ++d) {
-                visit_row(u, d, buffer, -kInfinity<C>,
-                          [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
-            }
+        const std::int64_t in_place = rows_in_place(u, begin, end);
+        if (in_place > begin) tile(u).maxima(begin, in_place, c);
+        for (std::int64_t d = in_place; d < end; ++d) {
+            visit_row(u, d, buffer, -kInfinity<C>,
+                      [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
         }
-        fold(c.max, [](C a, C b) { return b > a ? b : a; });
+        Grid::template fold_by_halves<W>([&](int j, int other) ONEPASS_INLINE_BODY {
+            store(c.max + j, max(load(c.max + other), load(c.max + j)));
+        });
+        repeat(c.max);
         for (int j = 0; j < width; j += W) {
             V m = load(c.max + j);
             const auto anchor = anchor_at(where_not_above(abs(m), V(kLargest<C>), m, V(C(0))), exact);
@@ -215,7 +218,7 @@ class Tiles : TileGrid<T> {
         }
     }
 
-    // c.total: the columns' sums of exponentials.
+    // c.total: the distinct columns' sums of exponentials.
     template <bool kExact, int kGroup, class Exponential, class Next>
     ONEPASS_INLINE void add_up(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep,
                                Exponential&& exponential, const Next& beside) const {
@@ -225,11 +228,13 @@ class Tiles : TileGrid<T> {
         T* buffer = input_buffer();
         const int width = padded(u.width);
         clear_totals(c, width);
-        c.least = Least<C>::unknown();
+        c.least = {};
+        std::int64_t rest = begin;
         if constexpr (sizeof(C) == 4) {
-            if (in_place()) return tile(u).template add_up<kExact, kGroup>(begin, end, c, keep, exponential, beside);
+            rest = rows_in_place(u, begin, end);
+            if (rest > begin) tile(u).template add_up<kExact, kGroup>(begin, rest, c, keep, exponential, beside);
         }
-        for (std::int64_t block = begin; block < end; block += kBlock) {
+        for (std::int64_t block = rest; block < end; block += kBlock) {
             const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
             for (std::int64_t d = block; d < stop; ++d) {
@@ -237,6 +242,7 @@ class Tiles : TileGrid<T> {
                     V e[1] = {v};
                     exponential(e, j);
                     if (!kExact && keep) store(keep + (d - begin) * width + j, e[0]);
+                    if constexpr (!kExact) c.least.add(e[0]);
                     if constexpr (kDirect) {
                         add_to_total(c, j, e[0]);
                     } else {
@@ -273,13 +279,13 @@ class Tiles : TileGrid<T> {
         if constexpr (sizeof(C) == 8) {
             for (int j = 0; j < width; ++j) c.total[j] += c.lost[j] == c.lost[j] ? c.lost[j] : 0;
         }
-        fold(c.total, [](double a, double b) { return a + b; });
+        Grid::fold_sums(c.total);
     }
 
     // Columns whose maximum is infinite: their sum is 1 for +inf and 0 for -inf, NaN if there was a NaN.
     ONEPASS_APART void mend_infinities(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c) const {
         T* buffer = input_buffer();
-        for (int j = 0; j < u.width; ++j) {
+        for (int j = 0; j < distinct(u); ++j) {
             if (!is_infinite(c.max[j])) continue;
             bool nan = c.max[j] < 0 && c.total[j] != c.total[j];
             if (c.max[j] > 0) {
@@ -287,8 +293,7 @@ class Tiles : TileGrid<T> {
                     const int width = row_width(u, d);
                     const T* x = read(u, d, width, buffer);
                     // packed: the other columns of the same inner element count too
-                    for (int i = packed_ ? static_cast<int>(j % inner_) : j; i < (packed_ ? width : j + 1);
-                         i += static_cast<int>(inner_)) {
+                    for (int i = j; i < (packed_ ? width : j + 1); i += static_cast<int>(inner_)) {
                         if (i < width && has_nan(x + i, 1)) nan = true;
                     }
                 }
@@ -557,23 +562,27 @@ class Tiles : TileGrid<T> {
         last.rows(0, tile_rows());
     }
 
-    static void prepare_scales(const Unit& u, Columns<C>& c) {
-        reciprocals(c.total, padded(u.width), c.scale, c.scale_low);
-        c.any_small = c.least.small_beside_any(c.scale, padded(u.width));
-        for (int j = 0; j < u.width; ++j) {
+    void prepare_scales(const Unit& u, Columns<C>& c) const {
+        reciprocals(c.total, padded(distinct(u)), c.scale, c.scale_low);
+        for (int j = 0; j < distinct(u); ++j) {
             if (is_infinite(c.max[j])) c.scale[j] = static_cast<C>(__builtin_nan(""));
         }
+        repeat(c.scale);
+        repeat(c.scale_low);
+        c.any_small = c.least.small_beside_any(c.scale, padded(u.width));
     }
 
-    static void prepare_lse(const Unit& u, Columns<C>& c) {
-        split_all_lse(c.max, c.total, kUnbias<C>, padded(u.width), c.scale, c.scale_low);
+    void prepare_lse(const Unit& u, Columns<C>& c) const {
+        split_all_lse(c.max, c.total, kUnbias<C>, padded(distinct(u)), c.scale, c.scale_low);
+        repeat(c.scale);
+        repeat(c.scale_low);
     }
 
     // ---- plain reductions of tiles that are one chunk, read and written where they lie ----
 
     bool in_registers() const {
         const bool plain = job_.op == Op::sum || job_.op == Op::mean || job_.op == Op::amax || job_.op == Op::amin;
-        return plain && in_place() && Grid::y_direct_ && chunks() == 1;
+        return plain && !packed_ && x_direct_ && Grid::y_direct_ && chunks() == 1;
     }
 
     void reduce_in_registers(const Unit& u) const {
