@@ -10,10 +10,10 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// Per-column running values of one chunk of a tile. Widest tile: 16 vectors.
+// Per-column running values of one chunk of a tile. Widest tile: 16 vectors, and one more to read on from the last.
 template <class C>
 struct alignas(64) Columns {
-    static constexpr int kMost = 16 * kLanes<C>;
+    static constexpr int kMost = 17 * kLanes<C>;
     C max[kMost];
     C shift[kMost];
     C floor[kMost];
@@ -26,6 +26,10 @@ struct alignas(64) Columns {
     double lost[kMost];  // by the additions to total, where C is float64
     Least<C> least;      // of the exponentials that are not 0
     bool any_small;      // of their products with scale, some may be (scaled.h)
+    // Of columns that are read again: whether they have one anchor, and what a product with any of their scales is
+    // small beside.
+    bool alike;
+    typename Vec<C>::Bits limit;
 };
 
 // The sum of a vector of columns while it waits in registers, of a block of rows: kExact as LosslessSum.
@@ -109,7 +113,8 @@ class TileInPlace {
         for (std::int64_t first = begin; first < end; first += rows) {
             const std::int64_t stop = first + rows < end ? first + rows : end;
             if ((first - begin) % kBlock == 0) Sum::begin_block(c, padded_);
-            if (width_ < kMost * W) beside.rows(first, stop);
+            const bool by_rows = width_ < kMost * W || beside.together();
+            if (by_rows) beside.rows(first, stop);
             each_group<C, kMost, (kMost > 2 ? 2 : 1)>(width_, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 constexpr int kFew = kCount < kTogether ? kCount : kTogether;
                 Sum sum[kCount];
@@ -132,7 +137,7 @@ class TileInPlace {
                         });
                     });
                     if constexpr (kCount == kMost) {
-                        if (j == 0) beside(d);
+                        if (j == 0 && !by_rows) beside(d);
                     }
                 }
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k].store_to(c, j + k * W); });

@@ -222,8 +222,8 @@ class GradientTiles : TileGrid<T> {
 
     // After all of a tile: each column's sum in s.total.
     ONEPASS_APART void finish_totals(const Unit& u, GradientSums<C>& s) const {
-        for (int j = 0; j < padded(u.width); ++j) s.total[j] += lost(s, j);
-        Grid::fold_sums(s.total);
+        Grid::fold_sums(s.total, s.lost);
+        for (int j = 0; j < padded(distinct(u.width)); ++j) s.total[j] += lost(s, j);
         Grid::repeat(s.total);
     }
 

@@ -39,8 +39,16 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
 template <class T, class Visit>
 ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit) {
     constexpr int W = kLanes<Compute<T>>;
-    for (; n >= W; n -= W, x += W) visit(load(x));
-    if (n > 0) visit(load_n(x, n, fill));
+    for (; n >= 2 * W; n -= 2 * W, x += 2 * W) {
+        visit(0, load(x));
+        visit(1, load(x + W));
+    }
+    if (n >= W) {
+        visit(0, load(x));
+        n -= W;
+        x += W;
+    }
+    if (n > 0) visit(1, load_n(x, n, fill));
 }
 template <class C>
 constexpr std::int64_t kFew = 16 * kLanes<C>;
@@ -51,9 +59,9 @@ inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
     if (sizeof(C) == 4 && n <= kFew<C>) {
-        Vec<C> all = C(0);
-        visit_few(x, static_cast<int>(n), C(0), [&](Vec<C> v) ONEPASS_INLINE_BODY { all = all + v; });
-        return reduce_sum(all);
+        Vec<C> sum[2] = {C(0), C(0)};
+        visit_few(x, static_cast<int>(n), C(0), [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
+        return reduce_sum(sum[0] + sum[1]);
     }
     WideSum<C> total;
     Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
@@ -96,13 +104,13 @@ inline double extreme_of(const T* x, std::int64_t n) {
         return static_cast<double>(kSign > 0 ? reduce_max(b) : -reduce_max(Vec<C>(C(0)) - b));
     };
     if (n <= kFew<C>) {
-        Vec<C> b = worst, nan = C(0);
-        visit_few(x, static_cast<int>(n), worst, [&](Vec<C> v) ONEPASS_INLINE_BODY {
-            b = kSign > 0 ? max(v, b) : min(v, b);
-            nan = nan_or(v, nan);
+        Vec<C> b[2] = {worst, worst}, nan[2] = {C(0), C(0)};
+        visit_few(x, static_cast<int>(n), worst, [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+            b[k] = kSign > 0 ? max(v, b[k]) : min(v, b[k]);
+            nan[k] = nan_or(v, nan[k]);
         });
-        const double of_nan = reduce_sum(nan);
-        return of_nan != 0 ? of_nan : across(b);
+        const double of_nan = reduce_sum(nan[0] + nan[1]);
+        return of_nan != 0 ? of_nan : across(kSign > 0 ? max(b[0], b[1]) : min(b[0], b[1]));
     }
     Vec<C> best[4] = {worst, worst, worst, worst};
     // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.

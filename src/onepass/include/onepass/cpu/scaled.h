@@ -71,6 +71,16 @@ ONEPASS_INLINE VecF scaled(VecF e, VecF high) {
 // What none_small asks of products with this factor.
 ONEPASS_INLINE VecF::Bits limit_beside(VecF high) { return small_beside(high, kSmallProduct); }
 ONEPASS_INLINE VecD::Bits limit_beside(VecD) { return VecD::Bits{}; }
+// The same of products with any of several factors.
+inline VecF::Bits limit_beside_all(const float* factors, int n) {
+    std::uint32_t most = 0;
+    for (int j = 0; j < n; ++j) {
+        const std::uint32_t limit = limit_beside(VecF(factors[j]))[0];
+        most = limit > most ? limit : most;
+    }
+    return VecF::Bits{} + most;
+}
+inline VecD::Bits limit_beside_all(const double*, int) { return VecD::Bits{}; }
 
 // The same of several vectors with the same factors: one question for all. False where a product may be small: then
 // they are not scaled.

@@ -214,6 +214,7 @@ struct WideSum<double> {
 struct Nothing {
     ONEPASS_INLINE void operator()(std::int64_t) const {}
     ONEPASS_INLINE void rows(std::int64_t, std::int64_t) const {}
+    static bool together() { return false; }
 };
 
 // Fetches a span as long as the one that is visited into the second-level cache.

@@ -24,18 +24,21 @@ class TileGrid {
 
    protected:
     using C = Compute<T>;
+    using V = Vec<C>;
     static constexpr int W = kLanes<C>;
     static constexpr int kMostColumns = 16 * W;
     TileGrid(const Job& job, const void* y) : job_(job), packed_(job.algorithm == Algorithm::packed) {
         inner_ = job.inner.size;
         // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough,
-        // so that the running values of one vector are not waited for (of short columns there are too few)
+        // so that the running values of one vector are not waited for (of short columns there are too few): as many as
+        // exponentials are added up in registers, or, where rows are written one by one, as many as there may be
         std::int64_t vectors = 0;
         if (packed_) {
             std::int64_t common = W;
             while (inner_ % common != 0) common /= 2;
             vectors = inner_ / common;
-            while (2 * vectors <= kGroup && job.length > kBlock && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
+            const int most = job.resident && !is_gradient(job.op) ? kGroup : 16;
+            while (2 * vectors <= most && job.length > kBlock && 16 * vectors * W / inner_ <= job.length) vectors *= 2;
         }
         steps_ = packed_ ? vectors * W / inner_ : 1;
         width_ = packed_ ? vectors * W : job.tile;
@@ -94,18 +97,28 @@ class TileGrid {
         }
     }
 
-    // packed: the sums of all steps' columns, in those of one step.
-    void fold_sums(double* sums) const {
+    // packed: the sums of all steps' columns, in those of one step; of float64 with what additions have lost, these
+    // ones too.
+    void fold_sums(double* sums, double* lost) const {
         fold_by_halves<kLanes<double>>([&](int j, int other) ONEPASS_INLINE_BODY {
-            store(sums + j, load(sums + j) + load(sums + other));
+            VecD sum = load(sums + other);
+            if constexpr (sizeof(C) == 8) {
+                VecD more;
+                two_sum(load(sums + j), sum, sum, more);
+                store(lost + j, load(lost + j) + load(lost + other) + more);
+            } else {
+                sum = load(sums + j) + sum;
+            }
+            store(sums + j, sum);
         });
     }
 
-    // packed: what the columns of one step have, those of all steps.
+    // packed: what the columns of one step have, those of all steps, and `more` after the last.
     template <class Value>
-    void repeat(Value* values) const {
+    void repeat(Value* values, int more = 0) const {
         if (!packed_) return;
         for (std::int64_t n = inner_; n < width_; n *= 2) __builtin_memcpy(values + n, values, n * sizeof(Value));
+        __builtin_memcpy(values + width_, values, more * sizeof(Value));
     }
 
     // The lines that a row of results shares with what lies beside it: not written past the cache, so they must be in
@@ -153,6 +166,49 @@ class TileGrid {
             for (; j < lines; j += W) stream(y + j, value(j, W));
         }
         put_up_to(width);
+        return true;
+    }
+
+    // packed: the same of rows [begin, end), which lie one behind the other: value(j, column, lanes) being the vector
+    // at element j of them, where the columns are those from `column` on, and after the last one the first again.
+    template <class Value>
+    ONEPASS_INLINE bool write_plain_rows(char* results, std::int64_t begin, std::int64_t end, Value&& value) const {
+        const std::int64_t all = job_.length * inner_, first = begin * width_;
+        const std::int64_t n = (end * width_ < all ? end * width_ : all) - first;
+        T* y = reinterpret_cast<T*>(results) + first;
+        const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
+        if (!y_direct_ || misaligned % static_cast<std::int64_t>(sizeof(T)) != 0) return false;
+        const int width = static_cast<int>(width_);
+        std::int64_t j = 0;
+        int column = 0;
+        const auto after = [&](int lanes) ONEPASS_INLINE_BODY {
+            return column + lanes < width ? column + lanes : column + lanes - width;
+        };
+        const auto put = [&](std::int64_t stop, auto&& store_pair) ONEPASS_INLINE_BODY {
+            for (; j + 2 * W <= stop; j += 2 * W) {
+                const int second = after(W);
+                const V a = value(j, column, W), b = value(j + W, second, W);
+                store_pair(y + j, a, b);
+                column = second;
+                column = after(W);
+            }
+        };
+        const auto put_up_to = [&](std::int64_t stop) ONEPASS_INLINE_BODY {
+            put(stop, [](T* to, V a, V b) ONEPASS_INLINE_BODY { store_normal(to, a, b); });
+            while (j < stop) {
+                const int lanes = stop - j < W ? static_cast<int>(stop - j) : W;
+                const V last = value(j, column, lanes);
+                lanes == W ? store(y + j, last) : store_n(y + j, last, lanes);
+                column = after(lanes);
+                j += lanes;
+            }
+        };
+        if (past_cache_) {
+            const std::int64_t head = misaligned == 0 ? 0 : (kCacheLine - misaligned) / sizeof(T);
+            if (head > 0) put_up_to(head < n ? head : n);
+            put(j + (n - j) / kOfLine * kOfLine, [](T* to, V a, V b) ONEPASS_INLINE_BODY { stream_normal(to, a, b); });
+        }
+        put_up_to(n);
         return true;
     }
 

@@ -123,6 +123,7 @@ class Tiles : TileGrid<T> {
         const C* kept = nullptr;
 
         ONEPASS_INLINE void operator()(std::int64_t d) const {
+            if (together()) return rows(d, d + 1);
             if (next) tiles.fetch(*next, d, next->width);
             if (!ready) return;
             tiles.fetch_edges(ready->y, ready->width, d + kAhead);
@@ -134,8 +135,15 @@ class Tiles : TileGrid<T> {
         }
         // Rows [begin, end), where the code of the row is not wanted once more.
         ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
-            for (std::int64_t d = begin; d < end; ++d) (*this)(d);
+            if (!together()) {
+                for (std::int64_t d = begin; d < end; ++d) (*this)(d);
+                return;
+            }
+            if (next) tiles.fetch(*next, begin, static_cast<int>((end - begin) * next->width));
+            if (ready) tiles.template write_interleaved<kSoftmax>(*ready, begin, end, kept, *columns);
         }
+        // Whether rows lie one behind the other: several are written as one.
+        bool together() const { return tiles.packed_ && tiles.x_direct_; }
     };
 
     // Fills c.max, the anchors and c.total; `keep`, if not a null pointer, receives the exponentials of a softmax,
@@ -205,9 +213,8 @@ class Tiles : TileGrid<T> {
             visit_row(u, d, buffer, -kInfinity<C>,
                       [&](int j, V v) ONEPASS_INLINE_BODY { store(c.max + j, max(v, load(c.max + j))); });
         }
-        Grid::template fold_by_halves<W>([&](int j, int other) ONEPASS_INLINE_BODY {
-            store(c.max + j, max(load(c.max + other), load(c.max + j)));
-        });
+        Grid::template fold_by_halves<W>(
+            [&](int j, int other) ONEPASS_INLINE_BODY { store(c.max + j, max(load(c.max + other), load(c.max + j))); });
         repeat(c.max);
         for (int j = 0; j < width; j += W) {
             V m = load(c.max + j);
@@ -276,10 +283,10 @@ class Tiles : TileGrid<T> {
 
     // An infinite total has lost NaN.
     void finish_totals(Columns<C>& c, int width) const {
+        Grid::fold_sums(c.total, c.lost);
         if constexpr (sizeof(C) == 8) {
             for (int j = 0; j < width; ++j) c.total[j] += c.lost[j] == c.lost[j] ? c.lost[j] : 0;
         }
-        Grid::fold_sums(c.total);
     }
 
     // Columns whose maximum is infinite: their sum is 1 for +inf and 0 for -inf, NaN if there was a NaN.
@@ -364,17 +371,7 @@ class Tiles : TileGrid<T> {
             }
         }
         // What the additions have lost is handed on: rounded into the total here, it would be an error of each chunk.
-        Grid::template fold_by_halves<kLanes<double>>([&](int j, int other) ONEPASS_INLINE_BODY {
-            VecD total = load(c.total + other), lost = load(c.lost + other);
-            if constexpr (sizeof(C) == 8) {
-                VecD more;
-                two_sum(load(c.total + j), total, total, more);
-                store(c.lost + j, load(c.lost + j) + lost + more);
-            } else {
-                total = load(c.total + j) + total;
-            }
-            store(c.total + j, total);
-        });
+        Grid::fold_sums(c.total, c.lost);
         // An infinite total has lost NaN.
         for (int j = 0; j < distinct(u); ++j) partial[j] = {c.lost[j] == c.lost[j] ? c.lost[j] : 0, c.total[j]};
     }
@@ -457,6 +454,10 @@ class Tiles : TileGrid<T> {
                 split_lse(total[j].m, total[j].d, c.scale[j], c.scale_low[j]);
             }
         }
+        if (job_.op != Op::softmax) return;
+        c.alike = true;
+        for (int j = 0; j < distinct(u); ++j) c.alike &= c.shift[j] == 0 && c.magic[j] == c.magic[0];
+        c.limit = limit_beside_all(c.scale, distinct(u));
     }
 
     // The values of one row of results: from exponentials kept, or from the input again.
@@ -473,6 +474,7 @@ class Tiles : TileGrid<T> {
     struct InputSource {
         const T* x;
         const Columns<C>& c;
+        static constexpr bool kNormal = true;  // as Applied (span.h)
         ONEPASS_INLINE V operator()(std::int64_t j) const { return value(j, load(x + j)); }
         V operator()(std::int64_t j, int n) const { return value(j, load_n(x + j, n, C(0))); }
         ONEPASS_INLINE V value(std::int64_t j, V v) const {
@@ -482,6 +484,19 @@ class Tiles : TileGrid<T> {
             } else {
                 return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
             }
+        }
+        template <int kCount>
+        ONEPASS_INLINE bool vectors(std::int64_t j, V (&results)[kCount]) const
+            requires kSoftmax
+        {
+            if (!c.alike) return false;
+            for (int k = 0; k < kCount; ++k) results[k] = load(x + j + k * W);
+            exp_all_of<T>(results, Anchor<V, false>{V(C(0)), load(c.floor), load(c.magic)});
+            if (!none_small(results, c.limit)) return false;
+            for (int k = 0; k < kCount; ++k) {
+                results[k] = times<T>(results[k], load(c.scale + j + k * W), load(c.scale_low + j + k * W));
+            }
+            return true;
         }
     };
 
@@ -515,6 +530,34 @@ class Tiles : TileGrid<T> {
     }
     ONEPASS_APART void write_any_log_row(const Unit& u, std::int64_t d, const Columns<C>& c) const {
         write_row_from_input<false>(u, d, c);
+    }
+
+    template <bool kSoftmax>
+    void write_interleaved(const Unit& u, std::int64_t begin, std::int64_t end, const C* kept,
+                           const Columns<C>& c) const {
+        bool written = false;
+        if constexpr (kSoftmax) {
+            const C* const e = kept + begin * width_;
+            const auto value = [&](std::int64_t j, int column, int) ONEPASS_INLINE_BODY {
+                return times<T>(load(e + j), load(c.scale + column), load(c.scale_low + column));
+            };
+            written = !c.any_small && Grid::write_plain_rows(u.y, begin, end, value);
+        } else {
+            const T* const x = reinterpret_cast<const T*>(u.x) + begin * width_;
+            const auto value = [&](std::int64_t j, int column, int lanes) ONEPASS_INLINE_BODY {
+                const V v = lanes == W ? load(x + j) : load_n(x + j, lanes, C(0));
+                return LogSoftmaxOp<V>{load(c.scale + column), load(c.scale_low + column)}(v);
+            };
+            written = Grid::write_plain_rows(u.y, begin, end, value);
+        }
+        if (written) return;
+        for (std::int64_t d = begin; d < end; ++d) {
+            if constexpr (kSoftmax) {
+                write_any_row_from_kept(u, d, kept + d * width_, c);
+            } else {
+                write_any_log_row(u, d, c);
+            }
+        }
     }
 
     ONEPASS_APART void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end,
@@ -567,15 +610,15 @@ class Tiles : TileGrid<T> {
         for (int j = 0; j < distinct(u); ++j) {
             if (is_infinite(c.max[j])) c.scale[j] = static_cast<C>(__builtin_nan(""));
         }
-        repeat(c.scale);
-        repeat(c.scale_low);
+        repeat(c.scale, W);
+        repeat(c.scale_low, W);
         c.any_small = c.least.small_beside_any(c.scale, padded(u.width));
     }
 
     void prepare_lse(const Unit& u, Columns<C>& c) const {
         split_all_lse(c.max, c.total, kUnbias<C>, padded(distinct(u)), c.scale, c.scale_low);
-        repeat(c.scale);
-        repeat(c.scale_low);
+        repeat(c.scale, W);
+        repeat(c.scale_low, W);
     }
 
     // ---- plain reductions of tiles that are one chunk, read and written where they lie ----
