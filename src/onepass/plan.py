@@ -33,9 +33,9 @@ _REDUCE_REGISTER_VECTORS_FROM_MEMORY = 1
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
-# The same share of a core's part of L3, where what would be read twice is also computed twice, by vectors so short that
-# this takes longer than L3. Measured on two cores of a Zen 3 (AVX2, 512 KiB L2, 32 MiB L3), times of `online` over times
-# of `row`: softmax of 32768 float32 1.3 to 1.4, of 131072 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to
+# The same of a core's part of L3, where what would be read twice is also computed twice, by vectors so short that this
+# takes longer than L3. Measured on two cores of a Zen 3 (AVX2, 512 KiB L2, 32 MiB L3), times of `online` over times of
+# `row`: softmax of 32768 float32 1.3 to 1.4, of 131072 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to
 # 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and 0.87 at 262144; log_softmax's gradient of 131072 1.2, bfloat16
 # 1.3; softmax's in 16 bits 1.14 to 1.2, in 32 0.98; log_softmax 0.95 to 1.05.
 _COMPUTED_ROW_SHARE_OF_L3 = 0.25
@@ -262,7 +262,7 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
             and row_bytes <= machine.l3_bytes / machine.cores * _COMPUTED_ROW_SHARE_OF_L3
         ):
             chosen = "row"
-            why(f"two rows of {problem.length} and {beside} are {row_bytes >> 10} KiB: L3 is faster than computing twice")
+            why(f"two rows and {beside}, {row_bytes >> 10} KiB, fit L3, which is faster than computing twice")
         else:
             chosen = "online"
             why(f"two rows and {beside}, {row_bytes >> 10} KiB, do not fit half of L2")

@@ -153,7 +153,7 @@ class ColumnReduction {
         V best[kVectors], nan = C(0);
         unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY { best[k] = -kSign * kInfinity<C>; });
         visit_columns<kVectors, kMasked>(columns, 0, span_.rows, lanes, [&](auto k, V v) ONEPASS_INLINE_BODY {
-            best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]);
+            best[k] = more_extreme<kSign>(v, best[k]);
             nan = nan_or(v, nan);
         });
         put<kVectors, kMasked>(bests, lanes, [&](auto k) ONEPASS_INLINE_BODY { return best[k]; });

@@ -106,18 +106,17 @@ inline double extreme_of(const T* x, std::int64_t n) {
     if (n <= kFew<C>) {
         Vec<C> b[2] = {worst, worst}, nan[2] = {C(0), C(0)};
         visit_few(x, static_cast<int>(n), worst, [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
-            b[k] = kSign > 0 ? max(v, b[k]) : min(v, b[k]);
+            b[k] = more_extreme<kSign>(v, b[k]);
             nan[k] = nan_or(v, nan[k]);
         });
         const double of_nan = reduce_sum(nan[0] + nan[1]);
-        return of_nan != 0 ? of_nan : across(kSign > 0 ? max(b[0], b[1]) : min(b[0], b[1]));
+        return of_nan != 0 ? of_nan : across(more_extreme<kSign>(b[0], b[1]));
     }
     Vec<C> best[4] = {worst, worst, worst, worst};
     // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.
     Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
     const auto look = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { flag[k] = fma(v, Vec<C>(C(0)), flag[k]); };
-    const auto take = [&](int k, Vec<C> v)
-                          ONEPASS_INLINE_BODY { best[k] = kSign > 0 ? max(v, best[k]) : min(v, best[k]); };
+    const auto take = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { best[k] = more_extreme<kSign>(v, best[k]); };
     const std::int64_t first = visit_streams(
         x, n,
         [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
@@ -131,9 +130,7 @@ inline double extreme_of(const T* x, std::int64_t n) {
     });
     const double sum = reduce_sum((flag[0] + flag[1]) + (flag[2] + flag[3]));
     if (sum != sum && has_nan(x, n)) return sum;
-    const Vec<C> b = kSign > 0 ? max(max(best[0], best[1]), max(best[2], best[3]))
-                               : min(min(best[0], best[1]), min(best[2], best[3]));
-    return across(b);
+    return across(more_extreme<kSign>(more_extreme<kSign>(best[0], best[1]), more_extreme<kSign>(best[2], best[3])));
 }
 
 }  // namespace ONEPASS_ISA

@@ -344,17 +344,17 @@ class ShortRows : RowBatches<T> {
 
     // ---- plain reductions ----
 
-    static constexpr int kAny = 0;  // vectors
+    // The planner gives none that have more (_REGISTER_VECTORS).
+    static constexpr int kMostReduced = 8;  // vectors
 
     // Of rows of so many vectors or more: most of what short ones take are loops and masks, if their number is a
     // variable (sums of 17 float32 23 cycles a row).
     template <int kVectors>
     void reduce(std::int64_t begin, std::int64_t end) const {
-        if constexpr (kVectors > 8) {
-            reduce_each<kAny>(begin, end);
-        } else {
-            n_ <= kVectors* W ? reduce_each<kVectors>(begin, end) : reduce<kVectors + 1>(begin, end);
+        if constexpr (kVectors < kMostReduced) {
+            if (n_ > kVectors * W) return reduce<kVectors + 1>(begin, end);
         }
+        reduce_each<kVectors>(begin, end);
     }
     template <int kVectors>
     void reduce_each(std::int64_t begin, std::int64_t end) const {
@@ -372,16 +372,9 @@ class ShortRows : RowBatches<T> {
         for (int r = 0; r < b.count; ++r) {
             const T* const x = b.x[r];
             V all = fill;
-            if constexpr (kVectors == kAny) {
-                fetch(b, r);
-                visit_row(x, fill, [&](int, auto& v) ONEPASS_INLINE_BODY {
-                    for (const V& each : v) all = combine(all, each);
-                });
-            } else {
-                unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
-                    all = combine(all, k == kVectors - 1 ? load_n(x + k * W, last, fill) : load(x + k * W));
-                });
-            }
+            unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
+                all = combine(all, k == kVectors - 1 ? load_n(x + k * W, last, fill) : load(x + k * W));
+            });
             part[r] = all;
         }
         repeat_first(b, part);
@@ -409,7 +402,7 @@ class ShortRows : RowBatches<T> {
         V part[W], nan = C(0);
         combine_rows<kVectors>(b, -kSign * kInfinity<C>, part, [&](V best, V v) ONEPASS_INLINE_BODY {
             nan = nan_or(v, nan);
-            return kSign > 0 ? max(v, best) : min(v, best);
+            return more_extreme<kSign>(v, best);
         });
         const V all = kSign > 0 ? maxima_across(part) : minima_across(part);
         double result[W];

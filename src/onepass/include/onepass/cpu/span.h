@@ -17,6 +17,12 @@ constexpr std::int64_t kSumBlock = 16 * 4 * kLanes<C>;
 template <class C>
 constexpr C kInfinity = static_cast<C>(__builtin_huge_val());
 
+// kSign = 1: the larger, -1: the smaller; b where either is NaN.
+template <int kSign, class C>
+ONEPASS_INLINE Vec<C> more_extreme(Vec<C> a, Vec<C> b) {
+    return kSign > 0 ? max(a, b) : min(a, b);
+}
+
 // Calls visit(accumulator, index into x, Vec, lanes) over the span; the last, partial vector is filled up with `fill`.
 // Four independent accumulators hide the latency of one.
 template <class T, class Visit>

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "column_reductions.h"
+#include "column_results.h"
 #include "columns.h"
 #include "logarithms.h"
 #include "partial.h"
@@ -27,7 +28,6 @@ class Tiles : TileGrid<T> {
     using Grid = TileGrid<T>;
     using C = Compute<T>;
     using V = Vec<C>;
-    using P = Precision<T>;
     using Grid::job_, Grid::packed_, Grid::inner_, Grid::steps_, Grid::width_, Grid::past_cache_;
     using Grid::tile_rows, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::padded, Grid::repeat;
     using Grid::W, Grid::kBlock, Grid::kAhead;
@@ -388,10 +388,6 @@ class Tiles : TileGrid<T> {
         });
         return numbers && reduce_sum(nan) == 0;
     }
-    template <int kSign>
-    ONEPASS_INLINE static V more_extreme(V a, V b) {
-        return kSign > 0 ? max(a, b) : min(a, b);
-    }
 
     template <int kSign>
     ONEPASS_APART void extremes(const Unit& u, std::int64_t begin, std::int64_t end, Columns<C>& c,
@@ -460,46 +456,6 @@ class Tiles : TileGrid<T> {
         c.limit = limit_beside_all(c.scale, distinct(u));
     }
 
-    // The values of one row of results: from exponentials kept, or from the input again.
-    struct KeptSource {
-        const C* e;
-        const Columns<C>& c;
-        ONEPASS_INLINE V operator()(std::int64_t j) const { return value(j, load(e + j)); }
-        V operator()(std::int64_t j, int) const { return value(j, load(e + j)); }
-        ONEPASS_INLINE V value(std::int64_t j, V v) const {
-            return scaled(P(v), P(load(c.scale + j)), P(load(c.scale_low + j)));
-        }
-    };
-    template <bool kSoftmax>
-    struct InputSource {
-        const T* x;
-        const Columns<C>& c;
-        static constexpr bool kNormal = true;  // as Applied (span.h)
-        ONEPASS_INLINE V operator()(std::int64_t j) const { return value(j, load(x + j)); }
-        V operator()(std::int64_t j, int n) const { return value(j, load_n(x + j, n, C(0))); }
-        ONEPASS_INLINE V value(std::int64_t j, V v) const {
-            if constexpr (kSoftmax) {
-                const Anchor<P, true> anchor{load(c.shift + j), load(c.floor + j), load(c.magic + j)};
-                return SoftmaxOp<P, true>{anchor, load(c.scale + j), load(c.scale_low + j)}(P(v));
-            } else {
-                return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
-            }
-        }
-        template <int kCount>
-        ONEPASS_INLINE bool vectors(std::int64_t j, V (&results)[kCount]) const
-            requires kSoftmax
-        {
-            if (!c.alike) return false;
-            for (int k = 0; k < kCount; ++k) results[k] = load(x + j + k * W);
-            exp_all_of<T>(results, Anchor<V, false>{V(C(0)), load(c.floor), load(c.magic)});
-            if (!none_small(results, c.limit)) return false;
-            for (int k = 0; k < kCount; ++k) {
-                results[k] = times<T>(results[k], load(c.scale + j + k * W), load(c.scale_low + j + k * W));
-            }
-            return true;
-        }
-    };
-
     ONEPASS_INLINE void write_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c) const {
         const auto value = [&](int j, int) ONEPASS_INLINE_BODY {
             return times<T>(load(kept + j), load(c.scale + j), load(c.scale_low + j));
@@ -509,14 +465,14 @@ class Tiles : TileGrid<T> {
     }
     ONEPASS_APART void write_any_row_from_kept(const Unit& u, std::int64_t d, const C* kept,
                                                const Columns<C>& c) const {
-        Grid::write_row(u.y, d, row_width(u, d), KeptSource{kept, c});
+        Grid::write_row(u.y, d, row_width(u, d), KeptSource<T>{kept, c});
     }
 
     template <bool kSoftmax>
     void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c) const {
         const int width = row_width(u, d);
         const T* x = read(u, d, width, input_buffer());
-        Grid::write_row(u.y, d, width, InputSource<kSoftmax>{x, c});
+        Grid::write_row(u.y, d, width, InputSource<T, kSoftmax>{x, c});
     }
 
     ONEPASS_INLINE void write_log_row(const Unit& u, std::int64_t d, const Columns<C>& c) const {
