@@ -33,7 +33,7 @@ from onepass.cuda.device import NAMES, Device, by_name
 from onepass.cuda.kernel_plan import CudaPlan
 from onepass.cuda.launch import read_device
 from onepass.cuda.plan import make_cuda_plan
-from onepass.problem import GRADIENTS, Problem, contiguous_strides, make_problem, normalize_dims
+from onepass.problem import GRADIENTS, REDUCTIONS, Problem, contiguous_strides, make_problem, normalize_dims
 
 Op = Literal[
     "softmax",
@@ -80,6 +80,9 @@ def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[objec
         yield "strided", {"clustered": (True,), "blocks": (1,), **tiles}
     yield "strided_split", {"clustered": (True,), "blocks": (2, 4, 8, 16), **tiles}
     yield "strided_split", {"clustered": (False,), **tiles}
+    if op in REDUCTIONS:
+        yield "strided", {"threads": THREADS, "across": (1, 2, 4, 8, 16, 32), "pack": (None, 1, 2, 4)}
+        yield "strided_split", {"threads": THREADS[1:4], "across": (2, 4, 8, 16), "pack": (None, 2, 4)}
     shared = {"staged": (False, True)} if op not in GRADIENTS else {}
     yield "strided_split", {"threads": THREADS[2:], "across": (None, 4, 8, 16, 32), "blocks": (None, *blocks), **shared}
 
