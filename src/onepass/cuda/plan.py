@@ -15,6 +15,7 @@ from .thresholds import (
     BLOCK_REGISTERS,
     FEW_ROWS_PER_MULTIPROCESSOR,
     FEWER_ROWS_PER_MULTIPROCESSOR,
+    FEWEST_PEELED_LANES,
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
     LANE_ELEMENTS,
@@ -33,6 +34,7 @@ from .thresholds import (
     ONLINE_THREADS_PER_MULTIPROCESSOR,
     OTHER_LANE_ELEMENTS,
     PACKS_IN_FLIGHT,
+    PEELED_LANE_ELEMENTS,
     SEED_THREADS,
     WARP_REDUCE_PACKS,
     WARP_REGISTERS,
@@ -254,13 +256,25 @@ def _lanes(choice: Choice, packs: int, pack: int, alignment: str) -> int:
     problem = choice.problem
     most = min(32, ceil_power(packs))
     many = problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    if alignment != "whole":  # each edge of a row is for a lane of its own
-        return max(most, min(32, ceil_power(2 * pack - 2)))
+    if alignment != "whole":
+        return _peeled_lanes(choice, most, pack, many)
     if not many:
         return most
     least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
     wanted = ceil_power(ceil_div(problem.length, LANE_ELEMENTS.get(problem.op, OTHER_LANE_ELEMENTS)))
     return min(most, max(least, wanted))
+
+
+def _peeled_lanes(choice: Choice, most: int, pack: int, many: bool) -> int:
+    problem = choice.problem
+    edges = min(32, ceil_power(2 * pack - 2))  # each edge of a row is for a lane of its own
+    most = max(most, edges)
+    kind = "plain" if problem.op in REDUCTIONS else problem.op
+    elements = PEELED_LANE_ELEMENTS.get((kind, choice.x_size))
+    if not many or elements is None:
+        return most
+    least = edges if kind == "plain" else min(edges, FEWEST_PEELED_LANES)
+    return min(most, max(least, ceil_power(ceil_div(problem.length, elements))))
 
 
 def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:

@@ -12,14 +12,17 @@ from .plan_strided_split import plan_strided_split, sharing_pays
 from .plan_strided_split_held import plan_strided_split_held
 from .thresholds import (
     ACCESS_BYTES,
+    FEWEST_LONE_STEPS,
     FEWEST_REDUCED_STEPS,
     FEWEST_TILE_THREADS,
     HELD_PACK,
+    LONE_REDUCED_COLUMNS_PER_MULTIPROCESSOR,
     LONE_THREADS,
     LOOP_THREADS,
     MOST_REDUCED_TILE_THREADS,
     REDUCED_TILE_THREADS_PER_MULTIPROCESSOR,
     REDUCED_TILES_PER_MULTIPROCESSOR,
+    SHARED_REDUCED_PACK,
     SHARED_STEPS,
     STEPS_PER_THREAD,
     TILE_BYTES,
@@ -52,7 +55,7 @@ def plan_strided(choice: Choice) -> CudaPlan:
     if not choice.elementwise and choice.algorithm is None and tuning.across is None and tuning.threads is None:
         reduced_tile = _reduced_tile(choice, kept, pack)
         if reduced_tile is None:
-            return plan_strided_split(choice, kept, pack)
+            return plan_strided_split(choice, kept, min(pack, SHARED_REDUCED_PACK) if plain else pack)
         across, threads = reduced_tile
         choice = replace(choice, tuning=replace(tuning, across=across, threads=threads), algorithm="strided")
         tuning = choice.tuning
@@ -129,6 +132,9 @@ def _reduced_tile(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[in
     problem, multiprocessors = choice.problem, choice.device.multiprocessors
     kind = "plain" if problem.op in REDUCTIONS else problem.op
     columns = max(1, ceil_div(problem.rows, pack))
+    lone = columns <= LONE_REDUCED_COLUMNS_PER_MULTIPROCESSOR * multiprocessors
+    if kind == "plain" and pack == 1 and lone and FEWEST_LONE_STEPS <= problem.length < SHARED_STEPS:
+        return 1, min(LONE_THREADS, ceil_power(problem.length))
     wanted = REDUCED_TILE_THREADS_PER_MULTIPROCESSOR[kind] * multiprocessors / columns / (1 if pack <= 4 else 2)
     along = near_power(min(wanted, problem.length / FEWEST_REDUCED_STEPS))
     if along == 1:

@@ -9,6 +9,8 @@ from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Team, build
 from .thresholds import (
     FEWEST_STEPS,
     LOOP_THREADS,
+    SHARED_REDUCED_ACROSS,
+    SHARED_REDUCED_PACK,
     SHARED_STEPS,
     SLICE_BYTES,
     SPLIT_THREADS,
@@ -114,6 +116,8 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
     most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
     if kept[-1].size * size < TILE_BYTES[0]:  # beyond the inner axis rows are neighbours no more
         most_across = min(most_across, ceil_power(ceil_div(kept[-1].size, pack)))
+    if problem.op in REDUCTIONS and pack == SHARED_REDUCED_PACK:
+        most_across = min(most_across, SHARED_REDUCED_ACROSS, ceil_power(ceil_div(problem.rows, 2 * pack)))
 
     def cut(width: int) -> tuple[int, int, int]:
         """Threads across; blocks at least, to hold the tile; blocks at most, for the number of tiles."""

@@ -16,6 +16,7 @@ from .thresholds import (
     WARP_SMEM_BYTES,
     WARP_SMEM_HELD,
     WARP_SMEM_HELD_OF_BOTH,
+    WARP_SMEM_REDUCED,
     WARP_SMEM_ROWS_PER_MULTIPROCESSOR,
     WARP_THREADS,
     ceil_div,
@@ -86,7 +87,8 @@ def _plan(choice: Choice, pack: int) -> CudaPlan:
     threads = tuning.threads or WARP_THREADS
     packs = max(1, problem.length // pack)
     most_held = WARP_SMEM_HELD_OF_BOTH if gradient else WARP_SMEM_HELD
-    lanes = tuning.lanes or min(32, ceil_power(ceil_div(packs * pack * per_element, most_held)))
+    of_a_lane = WARP_SMEM_REDUCED if plain else most_held
+    lanes = tuning.lanes or min(32, ceil_power(ceil_div(packs * pack * per_element, of_a_lane)))
     per_lane = ceil_div(packs, lanes)
     held = per_lane * pack * per_element
     groups = threads // lanes

@@ -47,10 +47,20 @@ NARROW_HALVES = 96
 # many lanes as a row has packs: 104857x100 float32, log_softmax 25.8 for 33.8, logsumexp 20.2 for 32.0, sum 20.8 for
 # 25.8, softmax 25.3 for 27.9; 81920x128 bfloat16, logsumexp 11.2 for 13.9; 16896x100 float32, log_softmax 7.9 for 9.0,
 # 8000x100 the same.
-MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 128
+MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 120
 LANE_ELEMENTS = {"softmax": 8}
 OTHER_LANE_ELEMENTS = 16
 LANE_GROUP_BYTES = {2: 32, 4: 64, 8: 64}
+# The same of rows whose heads and tails go by element, by bytes of one, and lanes at least where each is not to have an
+# edge of its own. H200, November 2026, us, against as many lanes as a row has packs: log_softmax 65536x197 bfloat16
+# 19.4 for 27.4, float32 31.0 for 34.6; 43691x301 20.1 for 25.5, 30.7 for 32.3; 26214x501 bfloat16 18.7 for 19.4;
+# 16384x197 8.4 for 10.6; logsumexp 65536x197 float32 22.6 for 31.6; sum 16384x197 bfloat16 7.7 for 9.9, 65536x197
+# float32 21.9 for 24.9. Softmax gains 0 to 2% in float32, and in bfloat16 only up to 200 elements.
+PEELED_LANE_ELEMENTS = {
+    **{(op, size): elements for op in ("log_softmax", "logsumexp") for size, elements in ((2, 32), (4, 25))},
+    **{("plain", size): 32 for size in (2, 4)},
+}
+FEWEST_PEELED_LANES = 8
 # Short rows that no accesses divide come by way of shared memory if they are more than so many for a multiprocessor, up
 # to so many elements: by bytes of one, of rows that are whole packs of 1, 2 and 4 of them. H200, November 2026, us,
 # against lanes that read an element, a narrow pack, or the edges of a row each: 3495253x3 softmax float32 27.1 for
@@ -58,21 +68,24 @@ LANE_GROUP_BYTES = {2: 32, 4: 64, 8: 64}
 # bfloat16 18.2 for 73.7, sum 13.0 for 60.5; 136178x77 log_softmax float32 27.0 for 46.3, gradient of bfloat16 24.5 for
 # 38.3; 69905x150 log_softmax bfloat16 17.9 for 28.4; 80659x130 sum bfloat16 12.4 for 16.3; but softmax 53227x197
 # float32 27.6 for 26.1, bfloat16 103819x101 20.6 for 17.9, 41943x250 17.1 for 15.8, 104857x100 17.6 for 16.8; 16896x33
-# float32 6.4 for 5.6; sum 80659x65 float64 20.1 for 18.5; gradients of 80659x130 bfloat16 24.2 for 21.8.
+# float32 6.4 for 5.6; sum 80659x65 float64 20.1 for 18.5; gradients of 80659x130 bfloat16 24.2 for 21.8; of 81920x157
+# float32 log_softmax 32.4 for 30.6, logsumexp 26.6 for 22.2, bfloat16 17.6 for 15.6; sum 65536x197 bfloat16 17.1, 15.7.
 WARP_SMEM_ROWS_PER_MULTIPROCESSOR = 192
 MOST_WARP_SMEM = {
     "softmax": {2: (96, 192, 320), 4: (176, 160), 8: (128,)},
-    "log_softmax": {2: (96, 256, 320), 4: (192, 192), 8: (128,)},
-    "logsumexp": {2: (320, 320, 320), 4: (192, 224), 8: (128,)},
-    "plain": {2: (320, 320, 320), 4: (208, 208), 8: (0,)},
+    "log_softmax": {2: (96, 128, 320), 4: (144, 128), 8: (128,)},
+    "logsumexp": {2: (144, 128, 320), 4: (144, 128), 8: (128,)},
+    "plain": {2: (176, 320, 320), 4: (144, 128), 8: (0,)},
     "softmax_backward": {2: (128, 128, 0), 4: (64, 64), 8: (64,)},
     "log_softmax_backward": {2: (128, 128, 0), 4: (64, 64), 8: (64,)},
 }
 # Elements that a lane holds of them, of a gradient of both arrays; bytes that a warp asks for at a time, rows of a lane
 # at a time, and blocks that must be left for a multiprocessor where lanes have several: 3495253x3 float32 45.4 with one
 # row, 33.8 with two, 27.0 with four; 64000x3 5.6 with eight, 4.9 with one.
+# Of a plain reduction, which holds nothing: sum 104857x125 bfloat16 16.4 with two lanes, 17.9 with four.
 WARP_SMEM_HELD = 40
 WARP_SMEM_HELD_OF_BOTH = 66
+WARP_SMEM_REDUCED = 64
 WARP_SMEM_BYTES = 2304
 MOST_WARP_SMEM_ROWS = 8
 WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR = 16
@@ -132,6 +145,17 @@ REDUCED_TILE_THREADS_PER_MULTIPROCESSOR = {"logsumexp": 1024, "plain": 768}
 FEWEST_REDUCED_STEPS = 8
 MOST_REDUCED_TILE_THREADS = {"logsumexp": 512, "plain": 1024}
 REDUCED_TILES_PER_MULTIPROCESSOR = 0.45
+# Of fewer columns than this for a multiprocessor, of so many steps, which no access takes several of, each has a block
+# of its own where they are added up or compared: sum 32x1000x3 float32 5.5 for 6.7, bfloat16 5.3 for 7.6; 8x4000x7 6.5
+# for 9.6, 6.0 for 11.2; 16x2000x3 6.2 for 8.1, 5.8 for 9.3.
+LONE_REDUCED_COLUMNS_PER_MULTIPROCESSOR = 1
+FEWEST_LONE_STEPS = 512
+# Where several blocks share a tile of a plain reduction, each reads the states of all: tiles are narrow, in packs of
+# two rows, and are two or more. H200, November 2026, us, against tiles of 128 bytes in packs of 16: sum, dim 0,
+# 65536x64 float32 14.0 for 17.3, bfloat16 12.3 for 29.2; 65536x32 11.0 for 16.1, 9.9 for 22.0; 32768x128 13.3 for 20.3,
+# 11.8 for 23.1; 16384x256 14.0 for 18.8; 200000x8 10.9 for 15.4, 10.1 for 24.2.
+SHARED_REDUCED_PACK = 2
+SHARED_REDUCED_ACROSS = 16
 # ---- rows that several blocks share; times measured on an H200, November 2026, in microseconds ----
 
 # Elements of its slice that a thread holds, as they are computed with, by registers that one takes.
