@@ -36,8 +36,8 @@ _ROW_SHARE_OF_L2 = 0.5
 # The same of a core's part of L3, where what would be read twice is also computed twice, by vectors so short that this
 # takes longer than L3. Measured on two cores of a Zen 3 (AVX2, 512 KiB L2, 32 MiB L3), times of `online` over times of
 # `row`: softmax of 32768 float32 1.3 to 1.4, of 131072 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to
-# 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and 0.87 at 262144; log_softmax's gradient of 131072 1.2, bfloat16
-# 1.3; softmax's in 16 bits 1.14 to 1.2, in 32 0.98; log_softmax 0.95 to 1.05.
+# 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and 0.87 at 262144. (Gradients would gain 1.1 to 1.3, but their
+# sums would have other bits than those of few rows, which are split.)
 _COMPUTED_ROW_SHARE_OF_L3 = 0.25
 _NARROW_VECTOR_BYTES = 32
 # A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
@@ -229,11 +229,7 @@ def _register_vectors(problem: Problem, machine: Machine) -> int:
 
 def _spares_arithmetic(problem: Problem, machine: Machine) -> bool:
     """Whether a row that waits is worth more than the bytes it is not read again."""
-    if machine.vector_bytes > _NARROW_VECTOR_BYTES:
-        return False
-    if problem.op == "softmax_backward":
-        return ITEMSIZE[problem.dtype] == 2
-    return problem.op in ("softmax", "log_softmax_backward")
+    return problem.op == "softmax" and machine.vector_bytes <= _NARROW_VECTOR_BYTES
 
 
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:

@@ -25,9 +25,12 @@ class GradientShortRows : RowBatches<T> {
 
    public:
     explicit GradientShortRows(const Job& job) : Batches(job, job.length), job_(job) {
-        const bool even = job.outer.count == 1;
-        x_ahead_ = even ? W * job.outer[0].x_stride * size_of(job.in) : 0;
-        second_ahead_ = even ? W * job.outer[0].z_stride * size_of(job.second) : 0;
+        even_ = job.outer.count == 1;
+        if (!even_) return;
+        x_step_ = job.outer[0].x_stride * size_of(job.in);
+        second_step_ = job.outer[0].z_stride * size_of(job.second);
+        third_step_ = job.outer[0].w_stride * size_of(job.third);
+        y_step_ = job.outer[0].y_stride * size_of(job.out);
     }
 
     // row_at(r) is where row r lies.
@@ -55,10 +58,10 @@ class GradientShortRows : RowBatches<T> {
     // kMasked: the last vector need not be full.
     template <int kVectors, bool kMasked, class RowAt>
     ONEPASS_APART void held_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
-        const bool past_cache = !kMasked && Batches::lines_at(row_at(begin).y);
+        GradientRow row = row_at(begin);
+        const bool past_cache = !kMasked && Batches::lines_at(row.y);
         const int last = last_ == 0 ? W : last_;
         for (std::int64_t r = begin; r < end; ++r) {
-            const GradientRow row = row_at(r);
             V x[kVectors], d[kVectors], sum = C(0);
 #pragma GCC unroll 8
             for (int i = 0; i < kVectors; ++i) {
@@ -81,7 +84,16 @@ class GradientShortRows : RowBatches<T> {
                     past_cache ? stream(y + i * W, dx) : store(y + i * W, dx);
                 }
             }
+            if (r + 1 < end) row = after(row, r, row_at);
         }
+    }
+
+    // The row after row r. Where all are as far apart it need not be asked for, which takes as long as a vector.
+    template <class RowAt>
+    ONEPASS_INLINE GradientRow after(const GradientRow& row, std::int64_t r, RowAt&& row_at) const {
+        if (!even_) return row_at(r + 1);
+        return {row.x + x_step_, row.second + second_step_, row.third ? row.third + third_step_ : nullptr,
+                row.y + y_step_};
     }
 
     // Rows of so many vectors or more, held if that leaves registers for what is computed.
@@ -98,8 +110,8 @@ class GradientShortRows : RowBatches<T> {
     // Longer ones: summed, then read again while they are in the first cache.
     template <class RowAt>
     ONEPASS_APART void walked_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
+        GradientRow row = row_at(begin);
         for (std::int64_t r = begin; r < end; ++r) {
-            const GradientRow row = row_at(r);
             C k[RowOp::kConstants];
             RowOp::set(k, 1, kRoundsOnce ? sum_of_row(row) : wide_sum_of_row(row));
             const auto op = all_lanes<RowOp>(k);
@@ -107,6 +119,7 @@ class GradientShortRows : RowBatches<T> {
             int i = 0;
             for (; i + W <= n_; i += W) store(y + i, op(vector(row.x, i, W), vector(row.second, i, W)));
             if (last_ > 0) store_n(y + i, op(vector(row.x, i, last_), vector(row.second, i, last_)), last_);
+            if (r + 1 < end) row = after(row, r, row_at);
         }
     }
 
@@ -176,7 +189,8 @@ class GradientShortRows : RowBatches<T> {
     void take(Batch& batch, std::int64_t first, std::int64_t end, RowAt&& row_at) const {
         const std::int64_t left = end - first;
         batch.count = static_cast<int>(left <= 0 ? 0 : left < W ? left : W);
-        for (int r = 0; r < batch.count; ++r) batch.rows[r] = row_at(first + r);
+        if (batch.count > 0) batch.rows[0] = row_at(first);
+        for (int r = 1; r < batch.count; ++r) batch.rows[r] = after(batch.rows[r - 1], first + r - 1, row_at);
     }
 
     ONEPASS_INLINE static const T* elements(const char* p) { return reinterpret_cast<const T*>(p); }
@@ -201,8 +215,8 @@ class GradientShortRows : RowBatches<T> {
         } else {
             V all = C(0);
             const auto add = [&](int i, int lanes) ONEPASS_INLINE_BODY {
-                fetch(row.x + x_ahead_, i);
-                fetch(row.second + second_ahead_, i);
+                fetch(row.x + W * x_step_, i);
+                fetch(row.second + W * second_step_, i);
                 const V d = vector(row.second, i, lanes);
                 all = RowOp::kOfProducts ? fma(d, vector(row.x, i, lanes), all) : all + d;
             };
@@ -231,8 +245,11 @@ class GradientShortRows : RowBatches<T> {
     }
 
     const Job& job_;
-    std::int64_t x_ahead_;  // bytes from a row to the one a batch later
-    std::int64_t second_ahead_;
+    bool even_;  // rows are as far apart, by so many bytes
+    std::int64_t x_step_ = 0;
+    std::int64_t second_step_ = 0;
+    std::int64_t third_step_ = 0;
+    std::int64_t y_step_ = 0;
 };
 
 }  // namespace ONEPASS_ISA

@@ -135,37 +135,45 @@ class Rows {
         const std::int64_t n = job_.length;
         MaxAhead<T> ahead(next_x);
         auto writer = write_ready<kSoftmax>(ready, carry);
-        const double sum = exponentials<kSoftmax>(x, n, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
-            ahead.step(i);
-            writer.step();
-        });
+        const double sum =
+            exponentials<kSoftmax>(x, n, job_.chunk, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
+                ahead.step(i);
+                writer.step();
+            });
         next_top = ahead.value(n);
         writer.finish();
         return sum;
     }
 
     template <bool kSoftmax, class Beside>
-    ONEPASS_INLINE static double exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor, C* keep,
-                                              Beside&& beside) {
+    ONEPASS_INLINE static double exponentials(const T* x, std::int64_t n, std::int64_t chunk,
+                                              const Anchor<Vec<C>, true>& anchor, C* keep, Beside&& beside) {
         if constexpr (kSoftmax) {
-            if (anchor.shift.v[0] != 0) return shifted_exponentials(x, n, anchor, keep);
+            if (anchor.shift.v[0] != 0) return shifted_exponentials(x, n, chunk, anchor, keep);
             const Anchor<Vec<C>, false> unshifted{anchor.shift, anchor.floor, anchor.magic};
-            return exponentials_at<true>(x, n, unshifted, keep, beside);
+            return exponentials_at<true>(x, n, chunk, unshifted, keep, beside);
         } else {
-            return exponentials_at<false>(x, n, anchor, keep, beside);
+            return exponentials_at<false>(x, n, chunk, anchor, keep, beside);
         }
     }
     // Of a row with huge numbers: what may be done beside it waits.
-    ONEPASS_APART static double shifted_exponentials(const T* x, std::int64_t n, const Anchor<Vec<C>, true>& anchor,
-                                                     C* keep) {
-        return exponentials_at<true>(x, n, anchor, keep, Nothing{});
+    ONEPASS_APART static double shifted_exponentials(const T* x, std::int64_t n, std::int64_t chunk,
+                                                     const Anchor<Vec<C>, true>& anchor, C* keep) {
+        return exponentials_at<true>(x, n, chunk, anchor, keep, Nothing{});
     }
     template <bool kSoftmax, bool kShifted, class Beside>
-    ONEPASS_INLINE static double exponentials_at(const T* x, std::int64_t n, const Anchor<Vec<C>, kShifted>& anchor,
-                                                 C* keep, Beside&& beside) {
+    ONEPASS_INLINE static double exponentials_at(const T* x, std::int64_t n, std::int64_t chunk,
+                                                 const Anchor<Vec<C>, kShifted>& anchor, C* keep, Beside&& beside) {
         if constexpr (kSoftmax) {
             const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY { exp_all_of<T>(v, anchor); };
-            return sum_exp<true>(x, n, exponential, keep, beside);
+            // Chunk by chunk, as online and split add up: the same bits, whichever serves a row.
+            double sum = 0;
+            for (std::int64_t first = 0; first < n; first += chunk) {
+                const std::int64_t size = n - first < chunk ? n - first : chunk;
+                sum += sum_exp<true>(x + first, size, exponential, keep + first,
+                                     [&](std::int64_t i) ONEPASS_INLINE_BODY { beside(first + i); });
+            }
+            return sum;
         } else {
             return sum_exp_below(x, n, anchor, beside);
         }
@@ -181,7 +189,7 @@ class Rows {
         T* y = output_.target(y_row(at), 0, output_.direct() ? nullptr : scratch_of<T>(Scratch::output, n));
         const C top = max_of(x, n);
         C* keep = kSoftmax ? scratch_of<C>(Scratch::values, n) : nullptr;
-        const double sum = exponentials<kSoftmax>(x, n, anchor_at(Vec<C>(top), !kSoftmax), keep, Nothing{});
+        const double sum = exponentials<kSoftmax>(x, n, job_.chunk, anchor_at(Vec<C>(top), !kSoftmax), keep, Nothing{});
         const bool past_cache = job_.nontemporal && output_.direct();
         if constexpr (kSoftmax) {
             emit(y, n, past_cache, Normalized<T>{keep, Scale<T>(sum)});

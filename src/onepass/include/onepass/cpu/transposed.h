@@ -41,16 +41,17 @@ inline bool adjoin(const Job& job, Stride stride, std::int64_t steps) {
     const std::int64_t inner = job.inner.size;
     if (inner > 1 && job.inner.*stride != 1) return false;
     if (steps > 1 && job.reduce[0].*stride != inner) return false;
-    return job.outer[0].*stride == steps * inner;
+    return job.rows == 1 || job.outer[0].*stride == steps * inner;
 }
 
-// Whether those of this job are such rows, of type T, and fill a batch. Of gradients neither float64, which
+// Whether those of this job are such rows, of type T: few or many, or their number would show in the last bits. Of
+// gradients neither float64, which
 // short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost less where they
 // are (gradient_short_rows.h).
 template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
-    if (job.split || job.outer.count != 1 || job.reduce.count != 1 || job.length < 2) return false;
+    if (job.split || job.outer.count > 1 || job.reduce.count != 1 || job.length < 2) return false;
     if (job.length > kMostTransposedSteps || elements > kMostTransposed) return false;
     if (job.in != DTypeOf<T>::value || job.out != DTypeOf<T>::value) return false;
     if (is_gradient(job.op)) {
@@ -58,8 +59,7 @@ inline bool transposes(const Job& job) {
         const bool held = sizeof(T) == 4 && job.inner.size == 1 && 2 * elements > kLanes<float>;
         if (!pairs || held || !adjoin(job, &Axis::z_stride, job.length)) return false;
     }
-    return job.rows >= RowBatch(elements, job.inner.size, kLanes<Compute<T>>).rows() &&
-           adjoin(job, &Axis::x_stride, job.length) &&
+    return adjoin(job, &Axis::x_stride, job.length) &&
            adjoin(job, &Axis::y_stride, is_elementwise(job.op) ? job.length : 1);
 }
 
