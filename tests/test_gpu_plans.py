@@ -40,3 +40,28 @@ def test_every_layout_of_a_gradient(name, op):
     _, problem = checked(op, (saved, dy), dim, False, None, None)
     plan = make_cuda_plan(problem, by_name("h200"), addresses=(saved_into, 0, dy_into))
     assert plan.algorithm == algorithm
+
+
+# (operation, shape, dim, dtype) -> algorithm, and what its shape must say: the reason.
+CUTS = [
+    ("log_softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 8}, "odd rows, many: a lane has two edges"),
+    ("log_softmax", (65536, 197), -1, "float32", "warp", {"lanes": 8}, "the same, 25 elements a lane"),
+    ("log_softmax", (1000, 197), -1, "bfloat16", "warp", {"lanes": 32}, "few: more lanes are done sooner"),
+    ("softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 32}, "no logarithm to wait for"),
+    ("sum", (65536, 301), -1, "bfloat16", "warp", {"lanes": 16}, "a sum's lanes have an edge each"),
+    ("sum", (104857, 125), -1, "bfloat16", "warp_smem", {"lanes": 2}, "nothing is held: lanes take more"),
+    ("logsumexp", (104857, 125), -1, "bfloat16", "warp_smem", {"lanes": 4}, "exponentials are"),
+    ("sum", (65536, 64), 0, "bfloat16", "strided_split", {"pack": 2, "across": 16}, "two tiles of tall columns"),
+    ("amax", (200000, 8), 0, "float32", "strided_split", {"pack": 2, "across": 2}, "the same of eight columns"),
+    ("sum", (32, 1000, 3), 1, "float32", "strided", {"across": 1, "threads": 1024}, "few columns: a block each"),
+    ("sum", (64, 1000, 5), 1, "float32", "strided", {"across": 8}, "more of them: tiles"),
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "dim", "dtype", "algorithm", "cut", "why"), CUTS, ids=[c[-1] for c in CUTS])
+def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
+    problem = make_problem(op, dtype, shape, normalize_dims(op, dim, shape))
+    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+    held = dict(plan.shape)
+    assert plan.algorithm == algorithm, plan
+    assert {name: held[name] for name in cut} == cut, plan

@@ -82,9 +82,9 @@ MOST_WARP_SMEM = {
 # Elements that a lane holds of them, of a gradient of both arrays; bytes that a warp asks for at a time, rows of a lane
 # at a time, and blocks that must be left for a multiprocessor where lanes have several: 3495253x3 float32 45.4 with one
 # row, 33.8 with two, 27.0 with four; 64000x3 5.6 with eight, 4.9 with one.
-# Of a plain reduction, which holds nothing: sum 104857x125 bfloat16 16.4 with two lanes, 17.9 with four.
 WARP_SMEM_HELD = 40
 WARP_SMEM_HELD_OF_BOTH = 66
+# Of a plain reduction a lane holds nothing, and takes more: sum 104857x125 bfloat16 16.4 with two lanes, 17.9 with 4.
 WARP_SMEM_REDUCED = 64
 WARP_SMEM_BYTES = 2304
 MOST_WARP_SMEM_ROWS = 8

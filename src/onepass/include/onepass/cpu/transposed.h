@@ -45,9 +45,8 @@ inline bool adjoin(const Job& job, Stride stride, std::int64_t steps) {
 }
 
 // Whether those of this job are such rows, of type T: few or many, or their number would show in the last bits. Of
-// gradients neither float64, which
-// short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost less where they
-// are (gradient_short_rows.h).
+// gradients neither float64, which short_columns.h does not sum, nor rows of float32 that fill more than half of a
+// vector: those cost less where they are (gradient_short_rows.h).
 template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
