@@ -26,6 +26,7 @@ from ulp import max_ulp
 import onepass
 from onepass import _engine, call, plan, reference, report
 from onepass.machine import this_machine
+from onepass.plan import _ROWS_PER_THREAD
 
 LANES = _engine.vector_bytes() // 4
 
@@ -423,9 +424,33 @@ def test_interleaved_rows_of_any_number(op, dtype):
         assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (inner, length)
 
 
-def test_only_whole_lines_of_a_tile_go_past_the_cache():
-    for shape, lines in (((64, 1000, 196), False), ((64, 1000, 192), True), ((640, 1000, 15), True)):
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_rows_of_results_that_share_lines_are_written_as_one(op, dtype, monkeypatch):
+    """Tiles of all columns, up to 32 vectors of them, and beyond that of some."""
+    lanes = LANES // 2 if dtype == "float64" else LANES
+    tiles = _ROWS_PER_THREAD * this_machine().cores
+    for width in (16 * lanes - 1, 17 * lanes + 3, 24 * lanes + 1, 32 * lanes - 1, 32 * lanes + 1):
+        x = random_array((tiles, 21, width), dtype, seed=width)
+        x[1] *= 30  # products that are subnormal
+        x[2, 3, 5] = np.nan
+        expected = getattr(reference, op)(x, 1)
+        columns_wherever_they_go(op, dtype, x, expected, ("strided",), monkeypatch)
+        chosen = onepass.explain(op, x, dim=1).plan  # the last way: past the cache
+        assert (chosen.tile == width) == chosen.nontemporal == (width < 32 * lanes), (width, chosen)
+
+
+def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_so():
+    ways = (
+        ((64, 1000, 196), True, 196),
+        ((64, 1000, 192), True, None),
+        ((640, 1000, 15), True, 15),
+        ((64, 100, 1999), False, None),
+    )
+    for shape, past, tile in ways:
         chosen = onepass.explain("softmax", shape, "float32", dim=1).plan
-        assert chosen.nontemporal == lines, (shape, chosen)
+        assert chosen.nontemporal == past, (shape, chosen)
+        assert tile in (None, chosen.tile), (shape, chosen)
+    assert not onepass.explain("softmax", (64, 300, 98), "bfloat16", dim=1).plan.nontemporal  # 8 MB: within the cache
     gradient = onepass.explain("softmax_backward", (64, 1000, 196), "float32", dim=1).plan
     assert gradient.nontemporal

@@ -10,10 +10,10 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// Per-column running values of one chunk of a tile. Widest tile: 16 vectors, and one more to read on from the last.
+// Per-column running values of one chunk of a tile. A vector more than the widest has, to read on from the last.
 template <class C>
 struct alignas(64) Columns {
-    static constexpr int kMost = 17 * kLanes<C>;
+    static constexpr int kMost = kWidestTile<C> + kLanes<C>;
     C max[kMost];
     C shift[kMost];
     C floor[kMost];

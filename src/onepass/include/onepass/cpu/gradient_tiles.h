@@ -11,10 +11,10 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// The running sums of the columns of one tile. Widest tile: 16 vectors.
+// The running sums of the columns of one tile.
 template <class C>
 struct alignas(64) GradientSums {
-    static constexpr int kMost = 16 * kLanes<C>;
+    static constexpr int kMost = kWidestTile<C>;
     C sum[kMost];
     double total[kMost];
     double lost[kMost];  // by the additions to total, where C is float64

@@ -569,8 +569,8 @@ class Emitter {
 };
 
 template <class T, class Source>
-inline void emit(T* y, std::int64_t n, bool past_cache, const Source& value) {
-    Emitter<T, Source>(y, n, past_cache, value).finish();
+inline void emit(T* y, std::int64_t n, bool past_cache, const Source& value, Carry* carry = nullptr) {
+    Emitter<T, Source>(y, n, past_cache, value, carry).finish();
 }
 
 }  // namespace ONEPASS_ISA

@@ -7,6 +7,10 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
+// Columns of the widest tile: what plan.py's _JOINED_TILE_VECTORS has.
+template <class C>
+constexpr int kWidestTile = 32 * kLanes<C>;
+
 template <class T>
 class TileGrid {
    public:
@@ -26,7 +30,7 @@ class TileGrid {
     using C = Compute<T>;
     using V = Vec<C>;
     static constexpr int W = kLanes<C>;
-    static constexpr int kMostColumns = 16 * W;
+    static constexpr int kMostColumns = kWidestTile<C>;
     TileGrid(const Job& job, const void* y) : job_(job), packed_(job.algorithm == Algorithm::packed) {
         inner_ = job.inner.size;
         // packed: the fewest vectors that hold whole steps; several times that where the reduced axis is long enough,
@@ -45,6 +49,7 @@ class TileGrid {
         y_direct_ = job.out == DTypeOf<T>::value && (packed_ || job.inner.y_stride == 1);
         past_cache_ = job.nontemporal && y_direct_;
         lead_ = past_cache_ && width_ < inner_ ? lead_of(y) : 0;
+        joined_ = past_cache_ && !packed_ && width_ >= inner_ && job.reduce[0].y_stride == inner_;
         tiles_ = packed_ ? 1 : (lead_ + inner_ + width_ - 1) / width_;
     }
 
@@ -124,7 +129,7 @@ class TileGrid {
     // The lines that a row of results shares with what lies beside it: not written past the cache, so they must be in
     // it.
     void fetch_edges(const char* y, int width, std::int64_t d) const {
-        if (!past_cache_ || d >= tile_rows()) return;
+        if (!past_cache_ || joined_ || d >= tile_rows()) return;
         const T* row = reinterpret_cast<const T*>(y) + d * steps_ * job_.reduce[0].y_stride;
         __builtin_prefetch(row, 1, 3);
         __builtin_prefetch(row + width, 1, 3);
@@ -132,40 +137,51 @@ class TileGrid {
 
     // Writes row d of the results of the tile at `y`.
     template <class Source>
-    void write_row(char* y, std::int64_t d, int width, const Source& source) const {
+    void write_row(char* y, std::int64_t d, int width, const Source& source, Carry* carry = nullptr) const {
         const std::int64_t offset = d * steps_ * job_.reduce[0].y_stride;
-        if (y_direct_) return emit(reinterpret_cast<T*>(y) + offset, width, past_cache_, source);
+        if (y_direct_) return emit(reinterpret_cast<T*>(y) + offset, width, past_cache_, source, carry);
         T* buffer = scratch_of<T>(Scratch::output, kMostColumns);
         emit(buffer, width, false, source);
         scatter(y, job_.out, offset, packed_ ? 1 : job_.inner.y_stride, buffer, width);
     }
 
     // Writes row d of a tile's results where they lie, value(j, lanes) being the vector at column j: the lines that are
-    // its own past the cache. kNormal: none of them is subnormal. False if they have to be scattered.
+    // its own past the cache, and with `carry`, where rows lie one behind the other, those that it shares with them.
+    // kNormal: none of the results is subnormal. False if they have to be scattered.
     template <bool kNormal, class Value>
-    ONEPASS_INLINE bool write_plain_row(char* results, int width, std::int64_t d, Value&& value) const {
+    ONEPASS_INLINE bool write_plain_row(char* results, int width, std::int64_t d, Value&& value,
+                                        Carry* carry = nullptr) const {
         T* y = reinterpret_cast<T*>(results) + d * steps_ * job_.reduce[0].y_stride;
         const auto misaligned = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
         if (!y_direct_ || misaligned % sizeof(T) != 0) return false;
         int j = 0;
-        const auto put_up_to = [&](int end) ONEPASS_INLINE_BODY {
+        // The columns from j to `end`, to `to`.
+        const auto put = [&](T* to, int end) ONEPASS_INLINE_BODY {
             if constexpr (kNormal) {
-                for (; j + 2 * W <= end; j += 2 * W) store_normal(y + j, value(j, W), value(j + W, W));
+                for (; j + 2 * W <= end; j += 2 * W, to += 2 * W) store_normal(to, value(j, W), value(j + W, W));
             }
-            for (; j + W <= end; j += W) store(y + j, value(j, W));
-            if (j < end) store_n(y + j, value(j, end - j), end - j);
+            for (; j + W <= end; j += W, to += W) store(to, value(j, W));
+            if (j < end) store_n(to, value(j, end - j), end - j);
             j = end;
         };
         if (past_cache_) {
             const int head = misaligned == 0 ? 0 : (kCacheLine - misaligned) / static_cast<int>(sizeof(T));
-            if (head > 0) put_up_to(head < width ? head : width);
+            const bool continues = carry && head > 0 && head <= width && carry->ends_at(y);
+            if (carry && !continues) carry->flush();
+            if (head > 0)
+                put(continues ? static_cast<T*>(carry->line()) + kOfLine - head : y, head < width ? head : width);
+            if (continues) carry->release();
             const int lines = j + static_cast<int>((width - j) / kOfLine * kOfLine);
             if constexpr (kNormal) {
                 for (; j + 2 * W <= lines; j += 2 * W) stream_normal(y + j, value(j, W), value(j + W, W));
             }
             for (; j < lines; j += W) stream(y + j, value(j, W));
+            if (carry && j < width && (head == 0 || head < width)) {
+                put(static_cast<T*>(carry->line()), width);
+                carry->keep(y + width);
+            }
         }
-        put_up_to(width);
+        put(y + j, width);
         return true;
     }
 
@@ -259,6 +275,7 @@ class TileGrid {
     std::int64_t tiles_;
     bool y_direct_;
     bool past_cache_;
+    bool joined_;  // the rows of a tile's results lie one behind the other, and those of the next tile behind them
 };
 
 }  // namespace ONEPASS_ISA

@@ -121,6 +121,7 @@ class Tiles : TileGrid<T> {
         const Unit* ready = nullptr;
         const Columns<C>* columns = nullptr;
         const C* kept = nullptr;
+        Carry* carry = nullptr;  // where rows of results share lines only with each other
 
         ONEPASS_INLINE void operator()(std::int64_t d) const {
             if (together()) return rows(d, d + 1);
@@ -128,9 +129,9 @@ class Tiles : TileGrid<T> {
             if (!ready) return;
             tiles.fetch_edges(ready->y, ready->width, d + kAhead);
             if constexpr (kSoftmax) {
-                tiles.write_row_from_kept(*ready, d, kept + d * padded(ready->width), *columns);
+                tiles.write_row_from_kept(*ready, d, kept + d * padded(ready->width), *columns, carry);
             } else {
-                tiles.write_log_row(*ready, d, *columns);
+                tiles.write_log_row(*ready, d, *columns, carry);
             }
         }
         // Rows [begin, end), where the code of the row is not wanted once more.
@@ -456,36 +457,38 @@ class Tiles : TileGrid<T> {
         c.limit = limit_beside_all(c.scale, distinct(u));
     }
 
-    ONEPASS_INLINE void write_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c) const {
+    ONEPASS_INLINE void write_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c,
+                                            Carry* carry) const {
         const auto value = [&](int j, int) ONEPASS_INLINE_BODY {
             return times<T>(load(kept + j), load(c.scale + j), load(c.scale_low + j));
         };
-        if (c.any_small || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value))
-            write_any_row_from_kept(u, d, kept, c);
+        if (c.any_small || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value, carry))
+            write_any_row_from_kept(u, d, kept, c, carry);
     }
-    ONEPASS_APART void write_any_row_from_kept(const Unit& u, std::int64_t d, const C* kept,
-                                               const Columns<C>& c) const {
-        Grid::write_row(u.y, d, row_width(u, d), KeptSource<T>{kept, c});
+    ONEPASS_APART void write_any_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c,
+                                               Carry* carry = nullptr) const {
+        Grid::write_row(u.y, d, row_width(u, d), KeptSource<T>{kept, c}, carry);
     }
 
     template <bool kSoftmax>
-    void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c) const {
+    void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c, Carry* carry = nullptr) const {
         const int width = row_width(u, d);
         const T* x = read(u, d, width, input_buffer());
-        Grid::write_row(u.y, d, width, InputSource<T, kSoftmax>{x, c});
+        Grid::write_row(u.y, d, width, InputSource<T, kSoftmax>{x, c}, carry);
     }
 
-    ONEPASS_INLINE void write_log_row(const Unit& u, std::int64_t d, const Columns<C>& c) const {
+    ONEPASS_INLINE void write_log_row(const Unit& u, std::int64_t d, const Columns<C>& c, Carry* carry) const {
         const T* x = reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride;
         const auto value = [&](int j, int lanes) ONEPASS_INLINE_BODY {
             const V v = lanes == W ? load(x + j) : load_n(x + j, lanes, C(0));
             return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
         };
-        if (!x_direct_ || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value))
-            write_any_log_row(u, d, c);
+        if (!x_direct_ || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value, carry))
+            write_any_log_row(u, d, c, carry);
     }
-    ONEPASS_APART void write_any_log_row(const Unit& u, std::int64_t d, const Columns<C>& c) const {
-        write_row_from_input<false>(u, d, c);
+    ONEPASS_APART void write_any_log_row(const Unit& u, std::int64_t d, const Columns<C>& c,
+                                         Carry* carry = nullptr) const {
+        write_row_from_input<false>(u, d, c, carry);
     }
 
     template <bool kSoftmax>
@@ -542,12 +545,14 @@ class Tiles : TileGrid<T> {
             keep[1] = keep[0] + size;
         }
         const auto kept_of = [&](std::int64_t i) { return kSoftmax ? keep[i & 1] : nullptr; };
+        Carry carry;
+        Carry* const joined = Grid::joined_ ? &carry : nullptr;
         Unit ready{}, u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
             Columns<C>& c = columns[i & 1];
             const Unit next = i + 1 < end ? unit(i + 1) : u;
-            const Beside<kSoftmax> beside{*this, &next, i == begin ? nullptr : &ready, &columns[(i + 1) & 1],
-                                          kept_of(i + 1)};
+            const Beside<kSoftmax> beside{*this,          &next, i == begin ? nullptr : &ready, &columns[(i + 1) & 1],
+                                          kept_of(i + 1), joined};
             exponentials<!kSoftmax>(u, 0, tile_rows(), c, kept_of(i), beside);
             if constexpr (kSoftmax) {
                 prepare_scales(u, c);
@@ -557,8 +562,9 @@ class Tiles : TileGrid<T> {
             ready = u;
             u = next;
         }
-        const Beside<kSoftmax> last{*this, nullptr, &ready, &columns[(end - 1) & 1], kept_of(end - 1)};
+        const Beside<kSoftmax> last{*this, nullptr, &ready, &columns[(end - 1) & 1], kept_of(end - 1), joined};
         last.rows(0, tile_rows());
+        carry.flush();
     }
 
     void prepare_scales(const Unit& u, Columns<C>& c) const {
