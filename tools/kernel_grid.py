@@ -1,0 +1,200 @@
+"""The grid of problems whose kernels tools/nvrtc_matrix.py compiles, and the devices that they are planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from onepass.call import operands_like
+from onepass.cuda.device import Device, by_name
+from onepass.cuda.plan import CudaPlan, make_cuda_plan
+from onepass.problem import contiguous_strides, make_problem
+
+DEVICES = {
+    "75": replace(by_name("l4"), name="T4", architecture="75", shared_per_block=64 << 10, max_threads=1024),
+    "80": by_name("a100"),
+    "86": replace(by_name("l4"), name="A10", architecture="86"),
+    "89": by_name("l4"),
+    "90a": by_name("h200"),
+    "100a": by_name("b200"),
+    "120": by_name("rtx5090"),
+}
+# Tiles that several blocks hold in their registers, of every size in the planner's tables.
+TILES = (
+    *(((steps, 4096), 0) for steps in (512, 768, 2048, 4096, 8192)),
+    *(((steps, 1024), 0) for steps in (11000, 16384, 32768)),
+    *(((1024, 64), 0), ((4096, 32), 0), ((8192, 16), 0), ((65536, 16), 0), ((65536, 7), 0)),
+    *(((64, 1000, 196), 1), ((64, 1000, 197), 1), ((64, 1000, 198), 1)),
+    *(((64, 50176, 3), 1), ((128, 8192, 5), 1), ((64, 10000, 3), 1), ((1000, 8192, 2), 1), ((64, 30000, 4), 1)),
+)
+
+
+def problems() -> Iterator[tuple]:
+    """(op, dtype, result dtype, shape, dim, algorithm, addresses), each for the kernel that it brings about."""
+    known, unknown = (0, 0, 0, 0), None
+    # float16 differs from bfloat16 in its conversions: one kernel of each tier.
+    lengths = (3, 32, 100, 512, 1000, 1023, 1024, 2048, 4096, 8192, 16384, 32768, 50257, 262144)
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        for length in (32, 1023, 4096, 16384, 262144) if dtype == "float16" else lengths:
+            yield "softmax", dtype, dtype, (4096, length), 1, None, known
+        yield "softmax", dtype, dtype, (4096, 1000), 1, None, unknown
+        for shape, dim in (((32, 256, 3136), 1), ((4096, 4096), 0), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
+            yield "softmax", dtype, dtype, shape, dim, None, known
+    for op in ("softmax", "log_softmax"):  # a cluster for each row, in registers and in shared memory
+        for rows, length in ((8, 8192), (8, 12001), (8, 32768), (16, 131070), (64, 17001), (300, 50257)):
+            yield op, "float32", "float32", (rows, length), 1, None, known
+        for length in (17001, 20000, 20477, 24000, 28001, 40957, 57344, 57345, 80000, 81917):
+            yield op, "float32", "float32", (4096, length), 1, None, known
+        for rows, length in ((64, 16384), (64, 65535), (512, 57343), (8, 128255), (64, 32769), (64, 262144)):
+            yield op, "bfloat16", "bfloat16", (rows, length), 1, None, known
+        for length in (16385, 24001, 32767, 32768, 48000, 65536, 131072, 200000):
+            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, known
+        for dtype in ("float32", "bfloat16", "float16"):
+            for shape in ((4096, 32768), (64, 20000), (64, 32767), (8, 65536)):
+                yield op, dtype, dtype, shape, 1, None, unknown
+        for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "bfloat16")):
+            for shape in ((4096, 32768), (64, 32767), (4096, 65536), (64, 65535)):
+                yield op, dtype, result, shape, 1, "cluster", known
+    for op in ("softmax", "log_softmax"):  # slices that blocks claim
+        for addresses in (known, unknown):
+            for shape in ((64, 524288), (64, 524289), (128, 1000003), (512, 524289), (32, 8388608), (16, 8388609)):
+                yield op, "float32", "float32", shape, 1, None, addresses
+            for shape in ((64, 1048577), (128, 2097152), (32, 8388608)):
+                yield op, "bfloat16", "bfloat16", shape, 1, None, addresses
+            yield op, "float16", "float16", (512, 1048576), 1, None, addresses
+            yield op, "bfloat16", "float32", (128, 2097153), 1, None, addresses
+            yield op, "float32", "float16", (128, 2097152), 1, None, addresses
+    for op in ("softmax", "log_softmax"):  # clusters of 4 to 16 blocks, slices of one to four parts
+        for length in (40000, 40001, 50256, 65536, 128256, 128257):
+            yield op, "float32", "float32", (4096, length), 1, None, known
+        for length in (40000, 40001, 50256, 50257, 100001, 128256, 500001):
+            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, known
+        for dtype in ("float32", "bfloat16"):  # and fewer of larger blocks
+            for rows, length in ((20, 131072), (64, 128256), (64, 200001)):
+                yield op, dtype, dtype, (rows, length), 1, None, known
+    for dtype in ("float32", "bfloat16"):
+        for length in (100, 1023, 1024, 8192, 32768, 50257, 262144):
+            yield "log_softmax", dtype, dtype, (4096, length), 1, None, known
+        for shape, dim in TILES:
+            yield "log_softmax", dtype, dtype, shape, dim, None, known
+            yield "softmax", dtype, dtype, shape, dim, None, known
+        for shape, dim in (((32, 256, 3136), 1), ((2, 128256, 16), 1), ((64, 50176, 3), 1), ((128, 8192, 5), 1)):
+            yield "log_softmax", dtype, dtype, shape, dim, None, known
+            yield "logsumexp", dtype, dtype, shape, dim, None, known
+        for length in (1000, 8192, 50257, 128256):
+            yield "logsumexp", dtype, dtype, (4096, length), 1, None, known
+        for op in ("sum", "amax"):
+            for length in (32, 1023, 4096, 128256):
+                yield op, dtype, dtype, (4096, length), 1, None, known
+            yield op, dtype, dtype, (32, 256, 3136), 1, None, known
+        for algorithm in ("block_smem", "block_uncached", "three_pass", "online"):
+            yield "softmax", dtype, dtype, (4096, 4096), 1, algorithm, known
+    for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):  # many short rows
+        for dtype in ("float32", "bfloat16", "float64"):
+            for length in (3, 33, 77, 100, 150, 300):
+                yield op, dtype, dtype, (1 << 20, length), 1, None, known
+            yield op, dtype, dtype, (1 << 20, 33), 1, None, unknown
+        for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
+            yield op, dtype, result, (1 << 20, 40), 1, "warp_smem", unknown
+    for op in ("logsumexp", "sum"):  # columns that are read once
+        for dtype in ("float32", "bfloat16", "float64"):
+            for shape, dim in (
+                *(((8, 21, 513 * 513), 1), ((512, 300, 49), 1), ((300, 300, 300), 1), ((1001, 10001), 0)),
+                *(((10000, 1001), 0), ((16, 8400, 80), 1), ((64, 1000, 196), 1), ((1000, 1000), 0)),
+                *(((8192, 8192), 0), ((1024, 1000, 3), 1), ((1000000, 10), 0), ((65536, 64), 0)),
+            ):
+                yield op, dtype, dtype, shape, dim, None, known
+    for op in ("logsumexp", "sum", "amax"):  # few rows that are read once, by clusters and by blocks of 512 and 1024
+        for dtype in ("float32", "bfloat16", "float64"):
+            for shape in ((1, 40000), (50, 40001), (1, 1 << 20), (1, (1 << 20) + 1), (1, 1 << 26), (1, (1 << 26) + 1)):
+                yield op, dtype, dtype, shape, 1, None, known
+    for op in ("mean", "amin", "sum"):
+        for dtype in ("float16", "float64"):
+            yield op, dtype, dtype, (4096, 4096), 1, None, known
+            yield op, dtype, dtype, (4096, 64), 0, None, known
+    for dtype, result in (
+        ("bfloat16", "float32"),
+        ("float32", "float16"),
+        ("float16", "float64"),
+        ("float64", "float32"),
+    ):
+        yield "softmax", dtype, result, (4096, 1000), 1, None, known
+        yield "log_softmax", dtype, result, (4096, 8192), 1, None, known
+        for shape, dim in (((4096, 4096), 0), ((64, 1000, 196), 1), ((65536, 16), 0)):
+            yield "softmax", dtype, result, shape, dim, None, known
+    for dtype in ("float32", "bfloat16", "float64"):  # rows that several blocks share
+        for shape in ((1, 128256), (32, 128256), (1, 4194303), (128, 2097152), (2, 1 << 25)):
+            yield "softmax", dtype, dtype, shape, 1, None, known
+        yield "softmax", dtype, dtype, (32, 128257), 1, "split", unknown
+        for shape in ((4, 32768), (128, 32768), (128, 65536), (128, 90000)):
+            yield "softmax", dtype, dtype, shape, 1, "cluster", known
+        for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
+            yield op, dtype, dtype, (128, 50257), 1, "cluster", unknown
+        for op in ("log_softmax", "logsumexp", "sum", "amax"):
+            yield op, dtype, dtype, (8, 1 << 20), 1, None, known
+            yield op, dtype, dtype, (2, 128256, 16), 1, None, known
+        yield "softmax", dtype, dtype, (1 << 20, 7), 0, None, known
+    yield "softmax", "float16", "float16", (32, 128256), 1, None, known
+    for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
+        yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
+
+
+def gradient_problems() -> Iterator[tuple]:
+    """The same of the backward passes."""
+    known, unknown = (0, 0, 0, 0), None
+    for op in ("softmax_backward", "log_softmax_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for length in (3, 32, 100, 512, 1023, 1024, 4096, 8192, 16384, 50257, 262144):
+                yield op, dtype, dtype, (4096, length), 1, None, known
+            for length in (1000, 4096, 262144):
+                yield op, dtype, dtype, (4096, length), 1, None, unknown
+            for shape, dim in (*TILES, ((32, 256, 3136), 1), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
+                yield op, dtype, dtype, shape, dim, None, known
+            for shape, dim in (((8, 21, 262144), 1), ((100, 1000), 0), ((300, 40), 0), ((16, 20000, 4096), 1)):
+                yield op, dtype, dtype, shape, dim, None, known
+        for dtype in ("float32", "bfloat16", "float64"):  # many short rows
+            for length in (3, 33, 64, 101, 126):
+                yield op, dtype, dtype, (1 << 20, length), 1, None, known
+    for dtype in ("float16", "float64"):
+        for length in (1023, 4096, 262144) if dtype == "float16" else (100, 1023, 4096, 8192, 16384, 262144):
+            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, known
+        for length in (1000, 30000, 262144):
+            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, unknown
+        yield "softmax_backward", dtype, dtype, (4096, 64), 0, None, known
+    for op in ("softmax_backward", "log_softmax_backward"):  # rows that several blocks share, or that one could
+        for dtype in ("float32", "bfloat16") if op.startswith("log") else ("float32", "bfloat16", "float64"):
+            for shape in ((1, 128256), (32, 128257), (1, 1 << 20), (128, 2097152), (2, 1 << 25)):
+                yield op, dtype, dtype, shape, 1, None, known
+        for dtype in ("float32", "bfloat16"):
+            for algorithm in ("split", "stream", "block_uncached"):
+                yield op, dtype, dtype, (32, 128257), 1, algorithm, unknown
+            yield op, dtype, dtype, (32, 64001), 1, "cluster", unknown
+            yield op, dtype, dtype, (4096, 262144), 1, "block_uncached", known
+    for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
+        yield "softmax_backward", dtype, result, (8, 128256), 1, None, known
+        for shape, dim in (((4096, 4096), 0), ((64, 1000, 196), 1), ((65536, 16), 0)) if result != "float64" else ():
+            yield "softmax_backward", dtype, result, shape, dim, None, known
+        yield "softmax_backward", dtype, result, (4096, 1000), 1, None, known
+        yield "log_softmax_backward", dtype, result, (4096, 8192), 1, None, known
+    yield "softmax_backward", "float16", "float16", (32, 128257), 1, None, known
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        for length in (32, 1000, 8192, 50257):
+            yield "logsumexp_backward", dtype, dtype, (4096, length), 1, None, known
+        yield "logsumexp_backward", dtype, dtype, (32, 256, 3136), 1, None, known
+    yield "softmax_backward", "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
+
+
+def plans(device: Device) -> list[CudaPlan]:
+    """The different kernels of the grid, each as one of its plans."""
+    found: dict[str, CudaPlan] = {}
+    for op, dtype, result, shape, dim, algorithm, addresses in chain(problems(), gradient_problems()):
+        if algorithm == "cluster" and device.most_clustered == 1:
+            continue
+        dims = dim if isinstance(dim, tuple) else (dim,)
+        second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
+        problem = make_problem(op, dtype, shape, dims, result_dtype=result, second=second, third=third)
+        plan = make_cuda_plan(problem, device, algorithm, addresses=addresses)
+        if found.setdefault(plan.kernel, plan).shared_bytes < plan.shared_bytes:
+            found[plan.kernel] = plan
+    return sorted(found.values(), key=lambda plan: (plan.header, plan.kernel))
