@@ -55,6 +55,12 @@ CUTS = [
     ("amax", (200000, 8), 0, "float32", "strided_split", {"pack": 2, "across": 2}, "the same of eight columns"),
     ("sum", (32, 1000, 3), 1, "float32", "strided", {"across": 1, "threads": 1024}, "few columns: a block each"),
     ("sum", (64, 1000, 5), 1, "float32", "strided", {"across": 8}, "more of them: tiles"),
+    ("softmax", (64, 50176, 3), 1, "float32", "strided_split", {"across": 4, "threads": 512}, "long, few neighbours"),
+    ("softmax", (64, 50176, 3), 1, "bfloat16", "strided_split", {"threads": 256, "packs": 49}, "the same of 16 bits"),
+    ("softmax", (1000, 8192, 2), 1, "float32", "strided_split", {"across": 4, "cluster": 8}, "two neighbours"),
+    ("log_softmax", (128, 8192, 5), 1, "float32", "strided_split", {"across": 8, "cluster": 16}, "five neighbours"),
+    ("logsumexp", (32, 16384, 4), 1, "float32", "strided_split", {"across": 4, "packs": 32}, "not written, not longer"),
+    ("softmax", (1000, 5000, 3), 1, "float32", "strided", {"across": 4}, "few neighbours, shorter: one block"),
 ]
 
 

@@ -357,6 +357,8 @@ HELD = {
     ((32, 256, 56, 56), 1, "float32"): (32, 0, 256),
     ((1, 256, 1024), 1, "bfloat16"): (16, 0, 128),  # few tiles: narrower ones
     ((2000, 1000, 4), 1, "bfloat16"): (4, 0, 128),  # few neighbours: a tile as wide as these
+    ((8, 50176, 3), 1, "float32"): (4, 16, 512),  # the same of long dims, few tiles or not
+    ((128, 8192, 5), 1, "float32"): (8, 16, 256),
     ((64, 1000, 196), 1, "bfloat16"): (64, 8, 128),
     ((64, 1000, 197), 1, "float32"): (32, 4, 256),
     ((4096, 4096), 0, "float32"): (32, 16, 256),

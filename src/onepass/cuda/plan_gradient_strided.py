@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, Tuning, build
@@ -21,11 +22,11 @@ from .thresholds import (
     SPLIT_THREADS,
     STRIDED_SEGMENT_STEPS,
     TINY_GRADIENT_TILES,
+    SharedTile,
     ceil_div,
-    ceil_power,
     floor_power,
 )
-from .tile_cut import Held, chosen_pack, cut_tile
+from .tile_cut import Held, as_wide_as, chosen_pack, cut_tile, is_narrow
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
@@ -88,15 +89,18 @@ def _plan_held(
     sizes = choice.z_size, choice.x_size
     tiles = GRADIENT_TILES.get(sum(sizes), GRADIENT_TILES[8])  # of mixed types as of float32
     # Few neighbours, beyond which lie other rows, steps away: a tile no wider than these.
-    tiny = len(kept) > 1 and kept[-1].size * choice.x_size <= ACCESS_BYTES
+    narrow = choice.tuning.clustered is None and is_narrow(problem, kept[-1].size)
+    tiny = narrow or (len(kept) > 1 and kept[-1].size * choice.x_size <= ACCESS_BYTES)
+    few_tiles: Sequence[SharedTile] = FEW_GRADIENT_TILES
     if tiny:
-        tiles = [t._replace(columns=ceil_power(kept[-1].size)) for t in TINY_GRADIENT_TILES]
+        tiles = as_wide_as(kept[-1].size, TINY_GRADIENT_TILES)
+        few_tiles = tiles if narrow else few_tiles
     held = Held(
         widest=widest,
         pack=ACCESS_BYTES // 2 // max(*sizes, choice.y_size),
         sizes=sizes,
         tiles=[t for t in tiles if choice.algorithm in (None, _name(t.blocks))],
-        few_tiles=[t for t in FEW_GRADIENT_TILES if choice.algorithm in (None, _name(t.blocks))],
+        few_tiles=[t for t in few_tiles if choice.algorithm in (None, _name(t.blocks))],
         alone=True,
     )
     filled = kept[-1].size * choice.x_size >= min(ACCESS_BYTES, problem.rows * choice.x_size)

@@ -9,17 +9,20 @@ from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .thresholds import (
     ACCESS_BYTES,
     FEW_SHARED_TILES,
+    FEWEST_NARROW_COLUMNS,
     FEWEST_SHARED_NEIGHBOURS,
     HELD_ALONE_STEPS,
     MOST_UNWRITTEN_BLOCKS,
+    MOST_UNWRITTEN_NARROW_STEPS,
     MOST_UNWRITTEN_STEPS,
+    NARROW_SHARED_TILES,
     SECTOR_BYTES,
     SHARED_TILES,
     SHARED_TILES_ACROSS_SECTORS,
     SharedTile,
     ceil_div,
 )
-from .tile_cut import Held, TileCut, cut_tile
+from .tile_cut import Held, TileCut, as_wide_as, cut_tile, is_narrow
 
 
 def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:
@@ -28,18 +31,27 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
     problem = choice.problem
     if problem.op in REDUCTIONS:
         raise choice.refuse("nothing waits in registers: a reduction reads its input once")
+    together = kept[-1].x_stride == 1 and (kept[-1].y_stride == 1 or not choice.elementwise)
+    neighbours = kept[-1].size if together else 0
+    narrow = choice.tuning.clustered is None and is_narrow(problem, neighbours)
+    tiles, few_tiles = _tiles(choice, widest), FEW_SHARED_TILES
+    if narrow:
+        tiles = few_tiles = as_wide_as(
+            max(FEWEST_NARROW_COLUMNS, neighbours), NARROW_SHARED_TILES.get(choice.kept_size, ())
+        )
     held = Held(
         widest=widest,
-        pack=ACCESS_BYTES // 2 // max(choice.x_size, choice.y_size),
+        pack=1 if narrow else ACCESS_BYTES // 2 // max(choice.x_size, choice.y_size),
         sizes=(ITEMSIZE[problem.compute_dtype],),
-        tiles=_tiles(choice, widest),
-        few_tiles=FEW_SHARED_TILES,
+        tiles=tiles,
+        few_tiles=few_tiles,
         alone=False,
     )
-    near = kept[-1].x_stride == 1 and kept[-1].size >= min(FEWEST_SHARED_NEIGHBOURS, problem.rows)
-    near = near and (kept[-1].y_stride == 1 or not choice.elementwise)
+    near = narrow or neighbours >= min(FEWEST_SHARED_NEIGHBOURS, problem.rows)
     cut = cut_tile(choice, held, near and problem.length > HELD_ALONE_STEPS and choice.registers_per_element == 1)
-    if cut is None or (choice.tuning.clustered is None and not choice.elementwise and not _holding_pays(choice, cut)):
+    if cut is None or (narrow and not cut.clustered):
+        return None
+    if choice.tuning.clustered is None and not choice.elementwise and not _holding_pays(choice, cut, narrow):
         return None
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
@@ -75,10 +87,10 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
     )
 
 
-def _holding_pays(choice: Choice, cut: TileCut) -> bool:
+def _holding_pays(choice: Choice, cut: TileCut, narrow: bool) -> bool:
     """Whether a tile that is read once and not written is better held than walked along."""
     few = ceil_div(choice.problem.rows, cut.columns) * cut.blocks < choice.device.multiprocessors
-    short = choice.problem.length <= MOST_UNWRITTEN_STEPS
+    short = choice.problem.length <= (MOST_UNWRITTEN_NARROW_STEPS if narrow else MOST_UNWRITTEN_STEPS)
     return not cut.clustered or few or short or (choice.x_size == 2 and cut.blocks >= MOST_UNWRITTEN_BLOCKS)
 
 

@@ -477,6 +477,20 @@ MOST_UNWRITTEN_STEPS = 2048
 MOST_UNWRITTEN_BLOCKS = 16
 # Rows that are neighbours, at least, for those: of 4, 2000x1000x4 float32, dim 1, took 29.8 for 25.7 by one block.
 FEWEST_SHARED_NEIGHBOURS = 8
+# Of fewer neighbours, rows of so many steps, at least, in tiles as wide as these and so many columns at least, an
+# element at a time. Dim 1, float32: softmax 64x50176x3 40.8 for 65.0 in shared memory, with blocks of 256 42.9;
+# 1000x8192x2 37.9 by 4 columns, 65.9 by 2; log_softmax 128x8192x5 23.9 for 36.3 by one block, 32x16384x4 10.9 for 12.8
+# in packs of 2; bfloat16: softmax 64x50176x3 25.8 for 43.1, with blocks of 512 30.8, log_softmax 128x8192x5 17.1 for
+# 22.7. What is not written only up to so many steps, or of 16-bit elements: logsumexp 64x50176x3 bfloat16 17.0 for
+# 25.7, 32x16384x4 float32 9.7 for 17.1, but 64x50176x3 24.4 read once.
+FEWEST_NARROW_SHARED_STEPS = 8192
+FEWEST_NARROW_COLUMNS = 4
+MOST_UNWRITTEN_NARROW_STEPS = 32768
+_NARROW = SharedTile(4, 128, 8, 32), SharedTile(4, 128, 16, 32)
+NARROW_SHARED_TILES = {
+    2: [*_NARROW, SharedTile(4, 256, 16, 64), SharedTile(4, 512, 16, 64)],
+    4: [*_NARROW, SharedTile(4, 256, 16, 32), SharedTile(4, 512, 16, 64)],
+}
 # The same where those would leave a quarter of the multiprocessors idle: 1024x64 float32, dim 0, 5.9 for 7.7; 4096x32
 # 6.9 for 12.0; 8192x16 7.5 for 12.2; 16384x64 10.3 for 14.3.
 FEW_SHARED_TILES = [
@@ -503,10 +517,14 @@ GRADIENT_TILES = {
         *(SharedTile(32, 512, 16, 64), SharedTile(16, 512, 16, 64)),
     ],
 }
-# Of so few neighbours that they fill no more than an access; as wide as there are neighbours: 1024x1000x3 float32, dim
-# 1, 17.0 for 23.9, bfloat16 12.0 for 24.1; 32x1000x3 5.2 for 9.8; 2000x1000x4 float32 28.1 for 39.0, 8192x128x8
-# bfloat16 17.3 for 23.6.
-TINY_GRADIENT_TILES = [SharedTile(4, threads, 1, 64) for threads in (128, 256, 512)]
+# Of so few neighbours that they fill no more than an access, or of few that have as many steps as above; as wide as
+# there are neighbours: 1024x1000x3 float32, dim 1, 17.0 for 23.9, bfloat16 12.0 for 24.1; 32x1000x3 5.2 for 9.8;
+# 2000x1000x4 float32 28.1 for 39.0, 8192x128x8 bfloat16 17.3 for 23.6; 64x50176x3 float32 59.6 for 61.6 read twice,
+# bfloat16 43.5 for 46.3, 8x50176x3 11.8 for 14.4, 9.5 for 13.2, 128x8192x5 float32 28.4 for 47.9.
+TINY_GRADIENT_TILES = [
+    *(SharedTile(4, threads, 1, 64) for threads in (128, 256, 512)),
+    *(SharedTile(4, threads, 16, 64) for threads in (256, 512)),
+]
 # 1024x64 float32, dim 0, 5.2 for 8.0, 4096x32 5.9 for 13.4, 100x1000 5.6 for 7.1, 300x40 5.0 for 7.6.
 FEW_GRADIENT_TILES = [
     *(SharedTile(16, 128, 1, 32), SharedTile(16, 128, 8, 32), SharedTile(16, 256, 16, 24)),

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..problem import Axis
+from ..problem import Axis, Problem
 from .kernel_plan import Choice, Tuning
 from .plan_cluster import cluster_sizes
-from .thresholds import CROSSED_COLUMNS, MOST_SHARED_HELD, SHARED_STEPS, SharedTile, ceil_div, ceil_power
+from .thresholds import (
+    CROSSED_COLUMNS,
+    FEWEST_NARROW_SHARED_STEPS,
+    FEWEST_SHARED_NEIGHBOURS,
+    MOST_SHARED_HELD,
+    SHARED_STEPS,
+    SharedTile,
+    ceil_div,
+    ceil_power,
+)
 
 # Of a thread, besides those that hold so many steps, few or many, and at least: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill.
@@ -139,6 +148,17 @@ def neighbours(choice: Choice, kept: tuple[Axis, ...], pack: int) -> int:
     if any(along):  # x lies one way and the result the other
         return CROSSED_COLUMNS
     return ceil_div(choice.problem.rows if len(kept) == 1 else inner.size, pack)
+
+
+def is_narrow(problem: Problem, neighbours: int) -> bool:
+    """Whether few rows lie side by side, beyond which others lie, and each of them is long."""
+    few = 1 < neighbours < min(FEWEST_SHARED_NEIGHBOURS, problem.rows)
+    return few and problem.length >= FEWEST_NARROW_SHARED_STEPS
+
+
+def as_wide_as(neighbours: int, tiles: Sequence[SharedTile]) -> list[SharedTile]:
+    """Tiles of no more columns than are neighbours, rounded up to a power of two."""
+    return [tile._replace(columns=ceil_power(neighbours)) for tile in tiles]
 
 
 def chosen_pack(choice: Choice, widest: int) -> int:
