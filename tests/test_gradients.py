@@ -79,6 +79,14 @@ def test_bytes_of_a_row_that_is_read_twice():
     assert report.moved_bytes == report.floor_bytes == 2 * n + 2 * 4 * 512
 
 
+def test_results_go_past_the_cache_where_it_cannot_hold_them():
+    """softmax's gradient along rows later than others: 1.5 times as many bytes."""
+    for rows, softmax, log_softmax in ((21_840, False, False), (31_250, False, True), (40_000, True, True)):
+        for op, past in (("softmax_backward", softmax), ("log_softmax_backward", log_softmax)):
+            assert onepass.explain(op, (rows, 64), "float32").plan.nontemporal == past, (op, rows)
+    assert onepass.explain("softmax_backward", (21_846, 64), "float32", dim=0).plan.nontemporal
+
+
 def test_an_algorithm_that_cannot_serve_is_refused():
     given = inputs_of("softmax_backward", (64, 4000), "float32", -1)
     with pytest.raises(ValueError, match="softmax_backward: algorithm 'registers' cannot serve.*at most"):
@@ -157,22 +165,40 @@ def test_in_place_of_an_input(op, shape, dim, monkeypatch):
             assert same_bits(place, expected)
 
 
+def rows_wherever_they_go(op, given, algorithm, monkeypatch):
+    """In the cache and past it, from a line on and from elsewhere: right, the same bits, and nothing around them."""
+    expected = expected_of(op, given, -1)
+    results = []
+    for past, first in ((1 << 40, 3), (0, 0), (0, 3)):
+        monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+        out, surroundings = nan_filled_past_a_line(given[1].shape, given[1].dtype, first)
+        call_gradients.run_planned(op, (given[1], given[0]), -1, False, None, out, algorithm)
+        assert _engine.last_algorithm() == algorithm
+        assert error_of(op, out, given, -1, expected) <= LIMITS[op, given[1].dtype.name], (out.shape, past, first)
+        assert all(np.isnan(memory).all() for memory in surroundings), (out.shape, past, first)
+        results.append(out)
+    assert all(same_bits(result, results[0]) for result in results), out.shape
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", PAIRS)
-def test_short_rows(op, dtype):
-    """Every number of vectors that fits the registers and some that are read twice, the last full and not."""
+def test_short_rows(op, dtype, monkeypatch):
+    """Every number of vectors that fits the registers and some that are read twice, the last full and not; more rows
+    than are whole cache lines together."""
     lanes = _engine.vector_bytes() // 4
     longest = longest_in_registers(dtype, 32)
     for vectors, more in itertools.product((*range(10), 16, 31, 32), (-1, 0, 1)):
         length = vectors * lanes + more
-        if not 0 < length <= longest:
-            continue
-        given = inputs_of(op, (19, length), dtype, -1)
-        out, surroundings = nan_filled_past_a_line(given[1].shape, given[1].dtype, 3)
-        call(op, given, -1, out=out, algorithm="registers")
-        assert _engine.last_algorithm() == "registers"
-        assert error_of(op, out, given, -1) <= LIMITS[op, dtype], length
-        assert all(np.isnan(memory).all() for memory in surroundings), length
+        if 0 < length <= longest:
+            rows_wherever_they_go(op, inputs_of(op, (71, length), dtype, -1), "registers", monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", PAIRS)
+def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch):
+    """One after the other, up to 2048 float32, and beside the next one."""
+    for length in (600, 1031, 2047, 2048, 2049, 5000):
+        rows_wherever_they_go(op, inputs_of(op, (5, length), dtype, -1), "row", monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

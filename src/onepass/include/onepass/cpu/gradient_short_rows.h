@@ -37,7 +37,7 @@ class GradientShortRows : RowBatches<T> {
     template <class RowAt>
     void run(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
         if constexpr (kHeld && !kRoundsOnce) {
-            return walked_rows(begin, end, row_at);
+            return any_walked_rows(begin, end, row_at);
         } else if constexpr (kHeld) {
             if (last_ == 0) {
                 if (n_ == W) return held_rows<1, false>(begin, end, row_at);
@@ -52,40 +52,75 @@ class GradientShortRows : RowBatches<T> {
 
    private:
     static constexpr bool kHeld = RowOp::kSums && sizeof(C) == 4;
+    static constexpr int kAhead = 2048;  // bytes
 
-    // Rows of kVectors whole vectors, both arrays in half of the registers: read once, written at once, row after row.
-    // On a Zen 4 softmax's take half of the time of batches where they come from a cache, three quarters from memory.
-    // kMasked: the last vector need not be full.
+    // A row of kVectors vectors, both arrays in half of the registers: read once, written at once, put(i, results)
+    // being called for each vector at element i. On a Zen 4 softmax's take half of the time of batches where they come
+    // from a cache, three quarters from memory. kMasked: the last vector need not be full.
+    template <int kVectors, bool kMasked, class Put>
+    ONEPASS_INLINE void held_row(const GradientRow& row, int last, Put&& put) const {
+        V x[kVectors], d[kVectors], sum = C(0);
+#pragma GCC unroll 8
+        for (int i = 0; i < kVectors; ++i) {
+            x[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.x) + i * W, last, C(0))
+                                                : load(elements(row.x) + i * W);
+            d[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.second) + i * W, last, C(0))
+                                                : load(elements(row.second) + i * W);
+            sum = RowOp::kOfProducts ? fma(d[i], x[i], sum) : sum + d[i];
+        }
+        C k[RowOp::kConstants];
+        RowOp::set(k, 1, reduce_sum(sum));
+        const auto op = all_lanes<RowOp>(k);
+#pragma GCC unroll 8
+        for (int i = 0; i < kVectors; ++i) put(i * W, op(x[i], d[i]));
+    }
+
     template <int kVectors, bool kMasked, class RowAt>
     ONEPASS_APART void held_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
         GradientRow row = row_at(begin);
-        const bool past_cache = !kMasked && Batches::lines_at(row.y);
+        const bool past_cache = Batches::lines_at(row.y);
         const int last = last_ == 0 ? W : last_;
         for (std::int64_t r = begin; r < end; ++r) {
-            V x[kVectors], d[kVectors], sum = C(0);
-#pragma GCC unroll 8
-            for (int i = 0; i < kVectors; ++i) {
-                x[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.x) + i * W, last, C(0))
-                                                    : load(elements(row.x) + i * W);
-                d[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.second) + i * W, last, C(0))
-                                                    : load(elements(row.second) + i * W);
-                sum = RowOp::kOfProducts ? fma(d[i], x[i], sum) : sum + d[i];
-            }
-            C k[RowOp::kConstants];
-            RowOp::set(k, 1, reduce_sum(sum));
-            const auto op = all_lanes<RowOp>(k);
             T* y = reinterpret_cast<T*>(row.y);
-#pragma GCC unroll 8
-            for (int i = 0; i < kVectors; ++i) {
-                const V dx = op(x[i], d[i]);
-                if (kMasked && i == kVectors - 1) {
-                    store_n(y + i * W, dx, last);
+            held_row<kVectors, kMasked>(row, last, [&](int i, V dx) ONEPASS_INLINE_BODY {
+                if (kMasked && i == (kVectors - 1) * W && !past_cache) {
+                    store_n(y + i, dx, last);
                 } else {
-                    past_cache ? stream(y + i * W, dx) : store(y + i * W, dx);
+                    past_cache ? stream(y + i, dx) : store(y + i, dx);
                 }
-            }
+            });
             if (r + 1 < end) row = after(row, r, row_at);
         }
+    }
+
+    // Rows that are no cache lines, past the cache: as many as are lines together are put side by side first.
+    template <int kVectors, class RowAt>
+    ONEPASS_APART void joined_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
+        constexpr int kTogether = kCacheLine / static_cast<int>(sizeof(T));
+        alignas(kCacheLine) C all[(kTogether * kVectors + 1) * W];
+        const int last = last_ == 0 ? W : last_;
+        std::int64_t r = first_line(begin, end, row_at(begin).y);
+        if (r > begin) held_rows<kVectors, true>(begin, r, row_at);
+        for (; end - r >= kTogether; r += kTogether) {
+            GradientRow row = row_at(r);
+            T* const y = reinterpret_cast<T*>(row.y);
+            for (int i = 0; i < kTogether; ++i) {
+                C* const to = all + i * n_;
+                held_row<kVectors, true>(row, last, [&](int j, V dx) ONEPASS_INLINE_BODY { store(to + j, dx); });
+                if (i + 1 < kTogether) row = after(row, r + i, row_at);
+            }
+            for (int j = 0; j < kTogether * n_; j += W) stream(y + j, load(all + j));
+        }
+        if (r < end) held_rows<kVectors, true>(r, end, row_at);
+    }
+
+    // The first of adjacent rows of results that begins with a cache line; `end` if none does.
+    std::int64_t first_line(std::int64_t begin, std::int64_t end, const char* y) const {
+        const std::int64_t most = begin + kCacheLine;  // then it begins as one before did
+        for (std::int64_t r = begin; r < end && r < most; ++r, y += n_ * static_cast<std::int64_t>(sizeof(T))) {
+            if (reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0) return r;
+        }
+        return end;
     }
 
     // The row after row r. Where all are as far apart it need not be asked for, which takes as long as a vector.
@@ -99,33 +134,62 @@ class GradientShortRows : RowBatches<T> {
     // Rows of so many vectors or more, held if that leaves registers for what is computed.
     template <int kVectors, class RowAt>
     void any_held_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
-        if (n_ <= kVectors * W) return held_rows<kVectors, true>(begin, end, row_at);
+        if (n_ <= kVectors * W) {
+            if constexpr (RowOp::kOfProducts) {
+                const bool joined = nontemporal_ && Batches::adjacent_ && last_ > 0;
+                if (joined) return joined_rows<kVectors>(begin, end, row_at);
+            }
+            return held_rows<kVectors, true>(begin, end, row_at);
+        }
         if constexpr (kVectors < (kVectorBytes == 64 ? 8 : 4)) {
             any_held_rows<kVectors + 1>(begin, end, row_at);
         } else {
-            walked_rows(begin, end, row_at);
+            any_walked_rows(begin, end, row_at);
         }
     }
 
     // Longer ones: summed, then read again while they are in the first cache.
     template <class RowAt>
+    void any_walked_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
+        if constexpr (RowOp::kOfProducts) {
+            if (nontemporal_) return walked_rows<true>(begin, end, row_at);
+        }
+        walked_rows<false>(begin, end, row_at);
+    }
+    template <bool kPastCache, class RowAt>
     ONEPASS_APART void walked_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
         GradientRow row = row_at(begin);
+        Carry carry;
         for (std::int64_t r = begin; r < end; ++r) {
             C k[RowOp::kConstants];
-            RowOp::set(k, 1, kRoundsOnce ? sum_of_row(row) : wide_sum_of_row(row));
-            const auto op = all_lanes<RowOp>(k);
+            RowOp::set(k, 1, kRoundsOnce ? sum_of_row<kPastCache>(row) : wide_sum_of_row<kPastCache>(row));
+            const GradientOf<T, RowOp> value{elements(row.x), elements(row.second), all_lanes<RowOp>(k)};
             T* y = reinterpret_cast<T*>(row.y);
-            int i = 0;
-            for (; i + W <= n_; i += W) store(y + i, op(vector(row.x, i, W), vector(row.second, i, W)));
-            if (last_ > 0) store_n(y + i, op(vector(row.x, i, last_), vector(row.second, i, last_)), last_);
+            if constexpr (kPastCache) {
+                Emitter<T, GradientOf<T, RowOp>>(y, n_, true, value, &carry).finish();
+            } else {
+                int i = 0;
+                for (; i + W <= n_; i += W) store(y + i, value(i));
+                if (last_ > 0) store_n(y + i, value(i, last_), last_);
+            }
             if (r + 1 < end) row = after(row, r, row_at);
         }
+        carry.flush();
     }
 
+    // From memory: what the vector at p will be followed by, of which the processor does not see enough by itself.
+    ONEPASS_INLINE static void ahead(const char* p, int i) {
+        __builtin_prefetch(p + i * static_cast<int>(sizeof(T)) + kAhead, 0, 2);
+    }
+
+    template <bool kFromMemory>
     ONEPASS_INLINE double sum_of_row(const GradientRow& row) const {
         V sum[2] = {C(0), C(0)};
         const auto add = [&](int k, int i, int lanes) ONEPASS_INLINE_BODY {
+            if constexpr (kFromMemory) {
+                ahead(row.x, i);
+                ahead(row.second, i);
+            }
             const V d = vector(row.second, i, lanes);
             sum[k] = RowOp::kOfProducts ? fma(d, vector(row.x, i, lanes), sum[k]) : sum[k] + d;
         };
@@ -138,9 +202,14 @@ class GradientShortRows : RowBatches<T> {
         return reduce_sum(sum[0] + sum[1]);
     }
     // Where a lane adds up a quarter of a row and products are rounded, too.
+    template <bool kFromMemory>
     ONEPASS_INLINE double wide_sum_of_row(const GradientRow& row) const {
         WideSum<C> sum;
         for (int i = 0; i < n_; i += W) {
+            if constexpr (kFromMemory) {
+                ahead(row.x, i);
+                ahead(row.second, i);
+            }
             const int lanes = n_ - i < W ? n_ - i : W;
             const V d = vector(row.second, i, lanes);
             RowOp::kOfProducts ? sum.add_product(d, vector(row.x, i, lanes)) : sum.add(d);
