@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/measurements.md, and the tables of README.md, from the records in benchmarks/results.
+"""Writes docs/measurements.md and the tables of README.md from the records in benchmarks/results.
 
 A table of README.md stands between `<!-- measured: NAME -->` and `<!-- /measured -->`; which cells it has is said here.
 
@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,15 @@ Every cell of every record in [benchmarks/results](../benchmarks/results), writt
 [benchmarks/README.md](../benchmarks/README.md) has the commands that made them, and what a number means: contenders are
 verified, then interleaved; compare figures of one record only.
 
-CPU: milliseconds, a fresh result and, after the stroke, into `out=` (onnxruntime: bound). GPU: microseconds of the GPU's work
-for a fresh result. "Of a copy" is bytes per second, of those that must move, against a copy of as many in the same run; a
-reduction writes next to nothing, so it may pass 100%. The last columns: how many times faster onepass is, like for like.
+CPU: milliseconds, a fresh result and, after the stroke, into `out=` (onnxruntime: bound). GPU: microseconds of the
+GPU's work for a fresh result. "Of a copy" is bytes per second, of those that must move, against a copy of as many in the
+same run; a reduction writes next to nothing, so it may pass 100%. "Is, of torch": how many times faster onepass is,
+like for like. Variants are onepass's own kernels with an algorithm or a parameter held fixed: their times over the plan's.
 """
 
 # Folder under benchmarks/results: what it was measured on, and its records in the order of the page.
 MACHINES = {
-    "epyc-zen4-2core": ("Two cores of an AMD EPYC, Zen 4: AVX-512, 32 MiB L3", ("softmax", "everyday")),
+    "epyc-zen4-2core": ("Two cores of an AMD EPYC, Zen 4: AVX-512, 32 MiB L3", ("run",)),
     "epyc-zen3-2core": ("Two cores of an AMD EPYC, Zen 3: AVX2, 32 MiB L3", ("softmax", "everyday")),
     "xeon-6-106-2.8ghz-2core": ("Two cores of an Intel Xeon, Ice Lake, 2.8 GHz: AVX-512", ("softmax",)),
     "h200": (
@@ -46,20 +47,43 @@ MACHINES = {
     ),
 }
 
-# Tables of README.md: record, contenders, cells.
-README_TABLES = {
+# Tables of README.md: contenders, and of which records which cells.
+README_TABLES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "cpu": (
-        "epyc-zen4-2core/softmax",
         ("torch", "onnxruntime"),
-        ("softmax-4096x1024", "softmax-32768x128", "softmax-1024x32768", "softmax-128x262144", "softmax-8x2097152")
-        + ("softmax-1x16777216", "softmax-32x256x56x56-dim1", "softmax-4096x4096-bfloat16", "log_softmax-4096x1024")
-        + ("log_softmax-128x262144", "logsumexp-1024x32768", "sum-128x262144", "amax-32x256x56x56-dim1")
-        + ("softmax_backward-128x262144", "softmax_backward-32x256x56x56-dim1"),
+        {
+            "epyc-zen4-2core/run": (
+                *("softmax-4096x1024", "softmax-32768x128", "softmax-1024x32768", "softmax-128x262144"),
+                *("softmax-8x2097152", "softmax-1x16777216", "softmax-32x256x56x56-dim1"),
+                *("softmax-4096x4096-bfloat16", "softmax-666666x3", "log_softmax-4096x1024"),
+                *("log_softmax-128x262144", "logsumexp-1024x32768", "sum-128x262144", "amax-4096x4096-bfloat16"),
+                *("softmax_backward-128x262144", "softmax_backward-8x21x512x512-dim1"),
+            )
+        },
     ),
     "gpu": (
-        "h200/tables",
         ("torch", "torch.compile", "quack", "liger"),
-        ("seeds-softmax-128x2048", "seeds-softmax-128x65536", "seeds-softmax-128x262144", "seeds-softmax-128x4194304"),
+        {
+            "h200/plane_float32": (
+                *("plane_float32-softmax-65536x32", "plane_float32-softmax-65536x1000"),
+                *("plane_float32-softmax-8x8192", "plane_float32-softmax-512x32768"),
+                *("plane_float32-softmax-4096x50257", "plane_float32-softmax-1x4194304"),
+            ),
+            "h200/tables": ("seeds-softmax-128x262144", "seeds-softmax-128x2097152"),
+            "h200/plane_bfloat16": (
+                *("plane_bfloat16-softmax-65536x2048-bfloat16", "plane_bfloat16-softmax-4096x50257-bfloat16"),
+                "plane_bfloat16-softmax-4096x128256-bfloat16",
+            ),
+            "h200/kernels": (
+                *("strided-softmax-32x256x56x56-dim1", "strided-softmax-64x1000x196-dim1"),
+                *("strided-softmax-4096x4096-dim0", "ops-logsumexp-4096x128256-bfloat16"),
+            ),
+            "h200/everyday": ("short-softmax-4194304x3", "short-log_softmax-262144x33"),
+            "h200/backward": (
+                *("backward-softmax_backward-32768x4096-bfloat16", "backward-softmax_backward-2048x32768"),
+                *("backward-softmax_backward-4096x50257-bfloat16", "backward-softmax_backward-8x21x512x512-dim1"),
+            ),
+        },
     ),
 }
 
@@ -83,7 +107,9 @@ def title_of(cell: Cell) -> str:
     shape = " x ".join(map(str, cell["shape"]))
     dim = f", dim {cell['dim']}" if cell["dim"] != -1 else ""
     asked = f", from {cell['input']}" if cell["group"] == "calls" else ""
-    return f"{cell['op']} {shape} {cell['dtype']}{dim}{asked}"
+    op = cell["op"]
+    named = f"gradient of {op.removesuffix('_backward')}" if op.endswith("_backward") else op
+    return f"{named} {shape} {cell['dtype']}{dim}{asked}"
 
 
 def digits(value: float) -> str:
@@ -106,20 +132,29 @@ def ratios_of(cell: Cell, label: str, both: bool) -> str:
     return "-" if set(known) == {"-"} else " / ".join(known)
 
 
-def table_of(record: Record, cells: Iterable[Cell], contenders: Sequence[str]) -> list[str]:
-    gpu = "gpu" in record["machine"]
+def variants_of(cell: Cell, known: Sequence[str]) -> str:
+    plan = outcome_of(cell, "onepass out=").get("seconds")
+    others = [o for o in cell["outcomes"] if o["mode"] == "out" and o["status"] == "ok" and o["peer"] not in known]
+    return ", ".join(f"{o['peer']} {o['seconds'] / plan:.2f}" for o in others)
+
+
+def table_of(gpu: bool, cells: Sequence[Cell], contenders: Sequence[str], brief: bool = False) -> list[str]:
+    """`brief`: how many times faster than the first contender alone, and no variants."""
     unit = 1e-6 if gpu else 1e-3
+    compared = contenders[:1] if brief else contenders
+    variants = [variants_of(cell, ["onepass", *contenders]) if gpu and not brief else "" for cell in cells]
     heads = ["", "algorithm", "onepass", *contenders, *(["copy"] if gpu else []), "of a copy"]
-    heads += [f"is, of {name}" for name in contenders]
+    heads += [*(f"is, of {name}" for name in compared), *(["variants"] if any(variants) else [])]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for cell in cells:
+    for cell, variant in zip(cells, variants, strict=True):
         copy = outcome_of(cell, "copy").get("seconds")
         share = outcome_of(cell, "onepass").get("fraction_of_copy")
         columns = [title_of(cell), f"`{cell['algorithm']}`", times_of(cell, "onepass", unit)]
         columns += [times_of(cell, name, unit) for name in contenders]
         columns += [digits(copy / unit) if copy else "-"] * gpu
         columns += ["-" if share is None else f"{share:.0%}"]
-        columns += [ratios_of(cell, name, both=not gpu) for name in contenders]
+        columns += [ratios_of(cell, name, both=not gpu) for name in compared]
+        columns += [variant] * any(variants)
         lines.append(f"| {' | '.join(columns)} |")
     return lines
 
@@ -173,7 +208,7 @@ def section_of(name: str) -> list[str]:
         "",
         *behind_in(record, peers),
         "",
-        *table_of(record, record["cells"], peers),
+        *table_of("gpu" in record["machine"], record["cells"], peers),
     ]
 
 
@@ -189,10 +224,12 @@ def page() -> str:
 
 
 def readme_table(name: str) -> str:
-    source, contenders, wanted = README_TABLES[name]
-    record = read_record(source)
-    cells = {cell["name"]: cell for cell in record["cells"]}
-    return "\n".join(table_of(record, [cells[cell] for cell in wanted], contenders))
+    contenders, wanted = README_TABLES[name]
+    found = []
+    for source, names in wanted.items():
+        cells = {cell["name"]: cell for cell in read_record(source)["cells"]}
+        found += [cells[cell] for cell in names]
+    return "\n".join(table_of(name == "gpu", found, contenders, brief=True))
 
 
 def with_tables(text: str) -> str:
