@@ -31,10 +31,10 @@ Every cell of every record in [benchmarks/results](../benchmarks/results), writt
 verified, then interleaved; compare figures of one record only.
 
 CPU: milliseconds, a fresh result and, after the stroke, into `out=` (onnxruntime: bound). GPU: microseconds of the
-GPU's work for a fresh result. "Of a copy" is bytes per second, of those that must move, against a copy of as many in the
-same run; a reduction writes next to nothing, so it may pass 100%. "Is, of torch": how many times faster onepass is,
-like for like. Variants are onepass's own kernels with an algorithm or a parameter held fixed: their times over the
-plan's.
+GPU's work for a fresh result. "Of a copy" is bytes per second, of those that must move, against a copy of as many
+in the same run; a reduction writes next to nothing, so it may pass 100%. "Is, of torch": how many times faster
+onepass is, like for like. Variants are onepass's own kernels with an algorithm or a parameter held fixed: their
+times over the plan's.
 """
 
 # Folder under benchmarks/results: what it was measured on, and its records in the order of the page.
