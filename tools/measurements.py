@@ -118,9 +118,9 @@ def digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def times_of(cell: Cell, label: str, unit: float) -> str:
+def times_of(cell: Cell, label: str, unit: float, both: bool) -> str:
     fresh, out = (outcome_of(cell, name).get("seconds") for name in (label, f"{label} out="))
-    if unit == 1e-6:  # a GPU's: fresh, as every contender has it
+    if not both:
         return "-" if fresh is None else digits(fresh / unit)
     known = [digits(seconds / unit) if seconds else "-" for seconds in (fresh, out)]
     return "-" if known == ["-", "-"] else " / ".join(known)
@@ -150,8 +150,8 @@ def table_of(gpu: bool, cells: Sequence[Cell], contenders: Sequence[str], brief:
     for cell, variant in zip(cells, variants, strict=True):
         copy = outcome_of(cell, "copy").get("seconds")
         share = outcome_of(cell, "onepass").get("fraction_of_copy")
-        columns = [title_of(cell), f"`{cell['algorithm']}`", times_of(cell, "onepass", unit)]
-        columns += [times_of(cell, name, unit) for name in contenders]
+        columns = [title_of(cell), f"`{cell['algorithm']}`", times_of(cell, "onepass", unit, not gpu)]
+        columns += [times_of(cell, name, unit, not gpu) for name in contenders]
         columns += [digits(copy / unit) if copy else "-"] * gpu
         columns += ["-" if share is None else f"{share:.0%}"]
         columns += [ratios_of(cell, name, both=not gpu) for name in compared]

@@ -275,5 +275,22 @@ struct GradientOf {
     }
 };
 
+// Fetches what `n` elements at p will be followed by; the processor itself stops looking ahead at the end of a page.
+template <class T>
+ONEPASS_INLINE void fetch_ahead(const T* p, int n) {
+    constexpr std::int64_t kAhead = 2048;  // bytes
+    fetch_soon(p + kAhead / static_cast<std::int64_t>(sizeof(T)), n);
+}
+
+// Results that stay in the cache: of a row in the first one faster than an Emitter.
+template <class T, class Source>
+ONEPASS_INLINE void write_in_cache(T* y, std::int64_t n, const Source& value) {
+    constexpr int W = kLanes<Compute<T>>;
+    std::int64_t i = 0;
+    for (; i + W <= n; i += W) store(y + i, value(i));
+    const int rest = static_cast<int>(n - i);
+    if (rest > 0) store_n(y + i, value(i, rest), rest);
+}
+
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

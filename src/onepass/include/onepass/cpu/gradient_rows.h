@@ -20,7 +20,6 @@ inline namespace ONEPASS_ISA {
 template <class T>
 class GradientRows {
     using C = Compute<T>;
-    static constexpr std::int64_t kAhead = 2048;
     // Both inputs of a row that is summed and written before the next is looked at, half of the first cache, where
     // little is computed: log_softmax's exponentials and conversions of 16 bits want loads beside them. Measured on a
     // Zen 4, times of two rows at a time over times of these: rows of 1024 float32 from L3 1.25, from memory 1.05 (with
@@ -160,17 +159,13 @@ class GradientRows {
         carry.flush();
     }
 
-    // Fetches what four vectors at p will be followed by; the processor itself stops looking ahead at the end of a
-    // page.
-    ONEPASS_INLINE static void ahead(const T* p) { fetch_soon(p + kAhead / sizeof(T), 4 * kLanes<C>); }
-
     // The sum of a row, taking along the results of the one before. What is under way is made in here (rows.h).
     template <class RowOp>
     ONEPASS_APART double pipelined(const T* y, const T* dy, const Ready& ready, Carry& carry) const {
         auto writer = write_ready<RowOp>(ready, job_.nontemporal, carry);
         const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
-            ahead(y + i);
-            ahead(dy + i);
+            fetch_ahead(y + i, 4 * kLanes<C>);
+            fetch_ahead(dy + i, 4 * kLanes<C>);
             writer.step();
         };
         const double sum = gradient_sum<RowOp::kOfProducts>(y, dy, job_.length, beside);
@@ -193,11 +188,7 @@ class GradientRows {
         const T* y = reinterpret_cast<const T*>(r.x);
         const T* dy = reinterpret_cast<const T*>(r.second);
         const GradientOf<T, RowOp> value{y, dy, op_of<RowOp>(gradient_sum<RowOp::kOfProducts>(y, dy, n, Nothing{}))};
-        T* dx = reinterpret_cast<T*>(r.y);
-        constexpr int W = kLanes<C>;
-        std::int64_t i = 0;
-        for (; i + W <= n; i += W) store(dx + i, value(i));
-        if (i < n) store_n(dx + i, value(i, static_cast<int>(n - i)), static_cast<int>(n - i));
+        write_in_cache(reinterpret_cast<T*>(r.y), n, value);
     }
     template <class RowOp>
     ONEPASS_APART void short_row_past_cache(const Row& r, Carry& carry) const {

@@ -52,7 +52,6 @@ class GradientShortRows : RowBatches<T> {
 
    private:
     static constexpr bool kHeld = RowOp::kSums && sizeof(C) == 4;
-    static constexpr int kAhead = 2048;  // bytes
 
     // A row of kVectors vectors, both arrays in half of the registers: read once, written at once, put(i, results)
     // being called for each vector at element i. On a Zen 4 softmax's take half of the time of batches where they come
@@ -93,34 +92,24 @@ class GradientShortRows : RowBatches<T> {
         }
     }
 
-    // Rows that are no cache lines, past the cache: as many as are lines together are put side by side first.
+    // Rows that are no cache lines, past the cache: put side by side first, as in batches.
     template <int kVectors, class RowAt>
     ONEPASS_APART void joined_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
-        constexpr int kTogether = kCacheLine / static_cast<int>(sizeof(T));
-        alignas(kCacheLine) C all[(kTogether * kVectors + 1) * W];
+        alignas(kCacheLine) C all[(W * kVectors + 1) * W];
         const int last = last_ == 0 ? W : last_;
-        std::int64_t r = first_line(begin, end, row_at(begin).y);
-        if (r > begin) held_rows<kVectors, true>(begin, r, row_at);
-        for (; end - r >= kTogether; r += kTogether) {
-            GradientRow row = row_at(r);
+        Carry carry;
+        GradientRow row = row_at(begin);
+        for (std::int64_t first = begin; first < end; first += W) {
+            const int count = static_cast<int>(end - first < W ? end - first : W);
             T* const y = reinterpret_cast<T*>(row.y);
-            for (int i = 0; i < kTogether; ++i) {
-                C* const to = all + i * n_;
-                held_row<kVectors, true>(row, last, [&](int j, V dx) ONEPASS_INLINE_BODY { store(to + j, dx); });
-                if (i + 1 < kTogether) row = after(row, r + i, row_at);
+            for (int r = 0; r < count; ++r) {
+                C* const to = all + r * n_;
+                held_row<kVectors, true>(row, last, [&](int i, V dx) ONEPASS_INLINE_BODY { store(to + i, dx); });
+                if (first + r + 1 < end) row = after(row, first + r, row_at);
             }
-            for (int j = 0; j < kTogether * n_; j += W) stream(y + j, load(all + j));
+            emit(y, std::int64_t{count} * n_, true, typename Batches::Gathered{all}, &carry);
         }
-        if (r < end) held_rows<kVectors, true>(r, end, row_at);
-    }
-
-    // The first of adjacent rows of results that begins with a cache line; `end` if none does.
-    std::int64_t first_line(std::int64_t begin, std::int64_t end, const char* y) const {
-        const std::int64_t most = begin + kCacheLine;  // then it begins as one before did
-        for (std::int64_t r = begin; r < end && r < most; ++r, y += n_ * static_cast<std::int64_t>(sizeof(T))) {
-            if (reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0) return r;
-        }
-        return end;
+        carry.flush();
     }
 
     // The row after row r. Where all are as far apart it need not be asked for, which takes as long as a vector.
@@ -166,30 +155,26 @@ class GradientShortRows : RowBatches<T> {
             const GradientOf<T, RowOp> value{elements(row.x), elements(row.second), all_lanes<RowOp>(k)};
             T* y = reinterpret_cast<T*>(row.y);
             if constexpr (kPastCache) {
-                Emitter<T, GradientOf<T, RowOp>>(y, n_, true, value, &carry).finish();
+                emit(y, n_, true, value, &carry);
             } else {
-                int i = 0;
-                for (; i + W <= n_; i += W) store(y + i, value(i));
-                if (last_ > 0) store_n(y + i, value(i, last_), last_);
+                write_in_cache(y, n_, value);
             }
             if (r + 1 < end) row = after(row, r, row_at);
         }
         carry.flush();
     }
 
-    // From memory: what the vector at p will be followed by, of which the processor does not see enough by itself.
-    ONEPASS_INLINE static void ahead(const char* p, int i) {
-        __builtin_prefetch(p + i * static_cast<int>(sizeof(T)) + kAhead, 0, 2);
+    // From memory: what vector i of both inputs will be followed by.
+    ONEPASS_INLINE static void ahead(const GradientRow& row, int i) {
+        fetch_ahead(elements(row.x) + i, W);
+        fetch_ahead(elements(row.second) + i, W);
     }
 
     template <bool kFromMemory>
     ONEPASS_INLINE double sum_of_row(const GradientRow& row) const {
         V sum[2] = {C(0), C(0)};
         const auto add = [&](int k, int i, int lanes) ONEPASS_INLINE_BODY {
-            if constexpr (kFromMemory) {
-                ahead(row.x, i);
-                ahead(row.second, i);
-            }
+            if constexpr (kFromMemory) ahead(row, i);
             const V d = vector(row.second, i, lanes);
             sum[k] = RowOp::kOfProducts ? fma(d, vector(row.x, i, lanes), sum[k]) : sum[k] + d;
         };
@@ -206,10 +191,7 @@ class GradientShortRows : RowBatches<T> {
     ONEPASS_INLINE double wide_sum_of_row(const GradientRow& row) const {
         WideSum<C> sum;
         for (int i = 0; i < n_; i += W) {
-            if constexpr (kFromMemory) {
-                ahead(row.x, i);
-                ahead(row.second, i);
-            }
+            if constexpr (kFromMemory) ahead(row, i);
             const int lanes = n_ - i < W ? n_ - i : W;
             const V d = vector(row.second, i, lanes);
             RowOp::kOfProducts ? sum.add_product(d, vector(row.x, i, lanes)) : sum.add(d);
