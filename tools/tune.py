@@ -7,7 +7,7 @@
 
 Every different plan that the sweep of parameters leads to is checked against the reference and timed as `onepass bench`
 does it; the fastest are timed once more, against the planner's choice and with more rounds, so that luck in the first
-look is no gain. The last lines are for src/onepass/cuda/thresholds.py. Needs torch, and what compiles kernels.
+look is no gain. The last lines are for src/onepass/cuda/*thresholds.py. Needs torch, and what compiles kernels.
 """
 
 from __future__ import annotations

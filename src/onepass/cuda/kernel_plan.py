@@ -10,7 +10,7 @@ from typing import Any
 
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
 from .device import Device
-from .thresholds import ceil_div
+from .rounding import ceil_div
 
 # Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
 # what a functor multiplies must not be rounded one way in one pass over a row and another way in the next. Minimal:

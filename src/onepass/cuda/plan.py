@@ -10,6 +10,7 @@ from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
 from .plan_warp_smem import many_short_rows, plan_short_rows
+from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     ACCESS_BYTES,
     BLOCK_REGISTERS,
@@ -39,9 +40,6 @@ from .thresholds import (
     WARP_REDUCE_PACKS,
     WARP_REGISTERS,
     WARP_THREADS,
-    ceil_div,
-    ceil_power,
-    floor_power,
 )
 
 __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "make_cuda_plan"]

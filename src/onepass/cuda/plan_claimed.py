@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .kernel_plan import TOTAL_SLOTS, Choice, CudaPlan, Team, Tuning, build, line_packs
+from .rounding import ceil_div
 from .team_cut import Registers, extra_registers, room, slice_packs
-from .thresholds import (
-    ACCESS_BYTES,
+from .team_thresholds import (
     CLAIMED_EDGE_REGISTERS,
     CLAIMED_LOG_HALVES_BYTES,
     CLAIMED_ROW_BYTES,
@@ -21,8 +21,8 @@ from .thresholds import (
     MANY_SLICES_WAVES,
     MOST_CLAIMED_BESIDE_EDGE,
     OTHER_CLAIMED_REGISTERS,
-    ceil_div,
 )
+from .thresholds import ACCESS_BYTES
 
 # What the counters of claims.h hold, of slices beside a last claim of each block, and of words in slots.
 _MOST_SLICES = (1 << 32) - (1 << 20)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from ..problem import REDUCTIONS
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
 from .plan_split import build_split, part_packs, split_registers, state_bytes
+from .rounding import ceil_div, floor_power
 from .team_cut import TeamCut, does_not_fit, extra_registers, few_rows, most_resident
-from .thresholds import (
+from .team_thresholds import (
     BLOCK_LENGTH,
     CLUSTER_BLOCKS_PER_MULTIPROCESSOR,
     CLUSTER_HELD,
@@ -25,12 +26,10 @@ from .thresholds import (
     LARGE_CLUSTER,
     LARGE_CLUSTER_REDUCED_PACKS,
     LARGE_CLUSTER_SLICE,
-    LONE_THREADS,
     LONG_CLUSTER_PACKS,
     LONG_CLUSTER_THREADS,
     LONGEST_BLOCK_LENGTH,
     LONGEST_ROW_EACH,
-    MOST_BLOCK_REGISTERS,
     MOST_BYTES_OF_FEWEST_HANDED_ROWS,
     MOST_CLUSTER_REDUCED_BYTES,
     MOST_HANDED_BYTES,
@@ -48,9 +47,8 @@ from .thresholds import (
     ROWS_HANDED_THAT_FIT,
     SMALL_CLUSTER,
     SPREAD_PACKS,
-    ceil_div,
-    floor_power,
 )
+from .thresholds import LONE_THREADS, MOST_BLOCK_REGISTERS
 
 # What the counter of cluster_exchange.h holds.
 MOST_HANDED_ROWS = (1 << 32) - (1 << 16)

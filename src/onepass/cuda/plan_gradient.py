@@ -9,6 +9,7 @@ from .plan_gradient_split import block_registers, gradient_shares_pay, plan_grad
 from .plan_gradient_strided import plan_gradient_strided
 from .plan_split import SPLIT_ALGORITHMS
 from .plan_warp_smem import plan_short_rows
+from .rounding import ceil_power
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
@@ -18,7 +19,6 @@ from .thresholds import (
     NARROW_LENGTH,
     WARP_REGISTERS,
     WARP_THREADS,
-    ceil_power,
 )
 
 _ALGORITHMS = (

@@ -15,8 +15,9 @@ from .plan_gradient_split import (
     slice_bytes,
     slice_registers,
 )
+from .rounding import ceil_div, ceil_power
 from .team_cut import TeamCut, does_not_fit, most_resident
-from .thresholds import (
+from .team_thresholds import (
     CLUSTER_RESIDENT,
     CLUSTER_THREADS,
     CLUSTERED_GRADIENT_LENGTH,
@@ -29,8 +30,6 @@ from .thresholds import (
     MULTIPROCESSORS_PER_FEW_GRADIENTS,
     PORTABLE_CLUSTER,
     ROW_EACH_THREADS,
-    ceil_div,
-    ceil_power,
 )
 
 # What leaves no kernel of tools/nvrtc_matrix.py with a spill.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import Choice, CudaPlan, build, edge_packs, line_packs
+from .rounding import ceil_div
 from .team_cut import (
     Registers,
     TeamCut,
@@ -15,16 +16,8 @@ from .team_cut import (
     shares_pay,
     whole_lines,
 )
-from .thresholds import (
-    ACCESS_BYTES,
-    GRADIENT_BLOCK_REGISTERS,
-    GRADIENT_BLOCK_REGISTERS_OF_DOUBLES,
-    GRADIENT_SPLIT_COST,
-    GRADIENT_STAGED_BLOCKS,
-    GRADIENT_STAGED_PACKS,
-    LONE_GRADIENT_BYTES,
-    ceil_div,
-)
+from .team_thresholds import GRADIENT_SPLIT_COST, GRADIENT_STAGED_BLOCKS, GRADIENT_STAGED_PACKS, LONE_GRADIENT_BYTES
+from .thresholds import ACCESS_BYTES, GRADIENT_BLOCK_REGISTERS, GRADIENT_BLOCK_REGISTERS_OF_DOUBLES
 
 # Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill. __launch_bounds__ holds the compiler to it.

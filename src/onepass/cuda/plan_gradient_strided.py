@@ -8,25 +8,22 @@ from collections.abc import Sequence
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, Tuning, build
 from .plan_strided import tile
-from .thresholds import (
-    ACCESS_BYTES,
+from .rounding import ceil_div, floor_power
+from .team_thresholds import SPLIT_THREADS
+from .thresholds import ACCESS_BYTES, LOOP_THREADS, STRIDED_SEGMENT_STEPS
+from .tile_cut import Held, as_wide_as, chosen_pack, cut_tile, is_narrow
+from .tile_thresholds import (
     FEW_GRADIENT_TILES,
     FEWEST_GRADIENT_STEPS,
     GRADIENT_READ_TWICE,
     GRADIENT_READ_TWICE_ACROSS,
     GRADIENT_READ_TWICE_STEPS,
     GRADIENT_TILES,
-    LOOP_THREADS,
     SHARED_GRADIENT_STEPS,
     SHARED_STEPS,
-    SPLIT_THREADS,
-    STRIDED_SEGMENT_STEPS,
     TINY_GRADIENT_TILES,
     SharedTile,
-    ceil_div,
-    floor_power,
 )
-from .tile_cut import Held, as_wide_as, chosen_pack, cut_tile, is_narrow
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
@@ -87,13 +84,14 @@ def _plan_held(
     problem = choice.problem
     widest, wide_dy, wide_saved = access
     sizes = choice.z_size, choice.x_size
-    tiles = GRADIENT_TILES.get(sum(sizes), GRADIENT_TILES[8])  # of mixed types as of float32
+    both = 4 if sum(sizes) == 4 else 8  # bytes of a pair; mixed types are as float32
+    tiles = GRADIENT_TILES[both]
     # Few neighbours, beyond which lie other rows, steps away: a tile no wider than these.
     narrow = choice.tuning.clustered is None and is_narrow(problem, kept[-1].size)
     tiny = narrow or (len(kept) > 1 and kept[-1].size * choice.x_size <= ACCESS_BYTES)
     few_tiles: Sequence[SharedTile] = FEW_GRADIENT_TILES
     if tiny:
-        tiles = as_wide_as(kept[-1].size, TINY_GRADIENT_TILES)
+        tiles = as_wide_as(kept[-1].size, TINY_GRADIENT_TILES[both])
         few_tiles = tiles if narrow else few_tiles
     held = Held(
         widest=widest,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..problem import ITEMSIZE, REDUCTIONS
 from .kernel_plan import Choice, CudaPlan, build, line_packs
 from .plan_claimed import claims_pay, plan_claimed
+from .rounding import ceil_div
 from .team_cut import (
     Registers,
     TeamCut,
@@ -21,14 +22,12 @@ from .team_cut import (
     room,
     shares_pay,
 )
-from .thresholds import (
+from .team_thresholds import (
     ALONE_ROWS_PER_MULTIPROCESSOR,
     FEW_REDUCED_PACKS,
     HELD_WAVES,
-    LONE_THREADS,
     LONG_STAGED_BLOCKS,
     LONG_STAGED_PACKS,
-    MOST_BLOCK_REGISTERS,
     ONLINE_COST,
     PART_BYTES,
     SPLIT_COST,
@@ -36,8 +35,8 @@ from .thresholds import (
     SPLIT_THREADS,
     STAGED_BLOCKS,
     STREAM_COST,
-    ceil_div,
 )
+from .thresholds import LONE_THREADS, MOST_BLOCK_REGISTERS
 
 SPLIT_ALGORITHMS = ("split", "stream")
 # Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of

@@ -10,30 +10,18 @@ from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .plan_strided_split_held import plan_strided_split_held
-from .thresholds import (
-    ACCESS_BYTES,
-    FEWEST_LONE_STEPS,
-    FEWEST_REDUCED_STEPS,
+from .reduced_cut import cut_reduced
+from .rounding import ceil_power, floor_power
+from .thresholds import ACCESS_BYTES, LONE_THREADS, LOOP_THREADS, WARP_THREADS
+from .tile_cut import chosen_pack
+from .tile_thresholds import (
     FEWEST_TILE_THREADS,
     HELD_PACK,
-    LONE_REDUCED_COLUMNS_PER_MULTIPROCESSOR,
-    LONE_THREADS,
-    LOOP_THREADS,
-    MOST_REDUCED_TILE_THREADS,
-    REDUCED_TILE_THREADS_PER_MULTIPROCESSOR,
-    REDUCED_TILES_PER_MULTIPROCESSOR,
     SHARED_REDUCED_PACK,
-    SHARED_STEPS,
     STEPS_PER_THREAD,
     TILE_BYTES,
     TILE_THREADS_PER_MULTIPROCESSOR,
-    WARP_THREADS,
-    ceil_div,
-    ceil_power,
-    floor_power,
-    near_power,
 )
-from .tile_cut import chosen_pack, neighbours
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
@@ -53,10 +41,10 @@ def plan_strided(choice: Choice) -> CudaPlan:
     if not plain and tuning.pack is None:
         pack = min(pack, HELD_PACK)  # 4096x4096 bfloat16, dim 0, 41.0 with packs of 4, 43.9 with 8
     if not choice.elementwise and choice.algorithm is None and tuning.across is None and tuning.threads is None:
-        reduced_tile = _reduced_tile(choice, kept, pack)
-        if reduced_tile is None:
+        cut = cut_reduced(choice, kept, pack)
+        if cut is None:
             return plan_strided_split(choice, kept, min(pack, SHARED_REDUCED_PACK) if plain else pack)
-        across, threads = reduced_tile
+        pack, across, threads = cut
         choice = replace(choice, tuning=replace(tuning, across=across, threads=threads), algorithm="strided")
         tuning = choice.tuning
     # A tile is worth its shared memory where the row is needed again.
@@ -124,39 +112,6 @@ def _strided_pack(choice: Choice, kept: tuple[Axis, ...]) -> int:
     numbers = [inner.size, choice.x_past // choice.x_size, choice.y_past // choice.y_size]
     numbers += [n for a in (*kept[:-1], *choice.problem.reduce) for n in (a.x_stride, a.y_stride)]
     return math.gcd(ACCESS_BYTES // min(choice.x_size, choice.y_size), *numbers)
-
-
-def _reduced_tile(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int] | None:
-    """Threads across a tile that is read once and not written, and threads of its block; None where several blocks are
-    to share it."""
-    problem, multiprocessors = choice.problem, choice.device.multiprocessors
-    kind = "plain" if problem.op in REDUCTIONS else problem.op
-    columns = max(1, ceil_div(problem.rows, pack))
-    lone = columns <= LONE_REDUCED_COLUMNS_PER_MULTIPROCESSOR * multiprocessors
-    if kind == "plain" and pack == 1 and lone and FEWEST_LONE_STEPS <= problem.length < SHARED_STEPS:
-        return 1, min(LONE_THREADS, ceil_power(problem.length))
-    wanted = REDUCED_TILE_THREADS_PER_MULTIPROCESSOR[kind] * multiprocessors / columns / (1 if pack <= 4 else 2)
-    along = near_power(min(wanted, problem.length / FEWEST_REDUCED_STEPS))
-    if along == 1:
-        return WARP_THREADS, WARP_THREADS
-    most = MOST_REDUCED_TILE_THREADS[kind] if pack in (2, 4) else LOOP_THREADS
-    most_across = min(32 if pack < 8 else 16, ceil_power(columns))  # 32 spill on sm_100
-    if neighbours(choice, kept, pack) == 1 and columns > 1:
-        most_across = 1
-    # Columns that no access takes several of share sectors with their neighbours: long ones are shared out instead.
-    may_be_narrow = pack > 1 or problem.length < SHARED_STEPS
-    for width in TILE_BYTES if may_be_narrow else TILE_BYTES[:-1]:
-        across = min(most_across, max(1, width // (choice.x_size * pack)))
-        while across * along < WARP_THREADS and 2 * across <= most_across:
-            across *= 2
-        along = max(along, min(WARP_THREADS // across, floor_power(problem.length // FEWEST_REDUCED_STEPS)))
-        few = columns < across * multiprocessors * REDUCED_TILES_PER_MULTIPROCESSOR
-        narrowest = width == TILE_BYTES[-1]
-        if across * along <= most and (narrowest or not few):
-            return across, max(32, across * along)
-        if narrowest and (problem.length < SHARED_STEPS or (not few and across * along <= 4 * most)):
-            return across, most
-    return None
 
 
 def tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from ..problem import Axis
 from .kernel_plan import Choice, CudaPlan, build
-from .thresholds import (
-    ACCESS_BYTES,
-    FORCED_WARP_REGISTERS,
+from .rounding import ceil_div, ceil_power, floor_power
+from .thresholds import ACCESS_BYTES, FORCED_WARP_REGISTERS, LONE_THREADS, LOOP_THREADS, WARP_THREADS
+from .tile_cut import neighbours
+from .tile_thresholds import (
     HELD_ALONE_REGISTERS,
     HELD_PACK,
     HELD_REGISTERS,
     HELD_TILES_PER_MULTIPROCESSOR,
-    LONE_THREADS,
-    LOOP_THREADS,
     STEPS_PER_THREAD,
     TILE_BYTES,
     TILE_THREADS_PER_MULTIPROCESSOR,
-    WARP_THREADS,
-    ceil_div,
-    ceil_power,
-    floor_power,
 )
-from .tile_cut import neighbours
 
 
 def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:

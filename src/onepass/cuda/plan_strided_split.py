@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Team, build
-from .thresholds import (
+from .rounding import ceil_div, ceil_power
+from .team_thresholds import SPLIT_THREADS
+from .thresholds import LOOP_THREADS
+from .tile_thresholds import (
     FEWEST_STEPS,
-    LOOP_THREADS,
     SHARED_REDUCED_ACROSS,
     SHARED_REDUCED_PACK,
     SHARED_STEPS,
     SLICE_BYTES,
-    SPLIT_THREADS,
     STRIDED_SPLIT_RESIDENT,
     TILE_BYTES,
-    ceil_div,
-    ceil_power,
+    WALKED_SPLIT_RESIDENT,
+    WALKED_TILE_BYTES,
 )
 
 
@@ -78,7 +79,8 @@ def _cut_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
     # The states of packs of 8 leave 512 threads no registers.
     many = problem.op in REDUCTIONS and pack < 8
     threads = tuning.threads or (LOOP_THREADS if many else SPLIT_THREADS)
-    resident = tuning.resident or STRIDED_SPLIT_RESIDENT // choice.registers_per_element
+    blocks_for_each = WALKED_SPLIT_RESIDENT if _logarithms_of_many(choice, kept) else STRIDED_SPLIT_RESIDENT
+    resident = tuning.resident or blocks_for_each // choice.registers_per_element
     resident = max(1, min(resident, device.max_threads // threads))
     across, blocks, staged = _cut(choice, kept, pack, threads, resident)
     blocks = tuning.blocks or blocks
@@ -90,6 +92,16 @@ def _cut_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
     if shared_bytes > _room(choice, 1, threads, tile) or blocks > resident * device.multiprocessors:
         raise choice.refuse(f"{blocks} blocks have no room for {problem.length} steps of {tile} rows")
     return _Cut(across, threads, blocks, resident, shared_bytes)
+
+
+def _many_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
+    """Whether the rows of a tile are neighbours: beyond the inner axis lie others."""
+    return kept[-1].size * choice.kept_size >= TILE_BYTES[0]
+
+
+def _logarithms_of_many(choice: Choice, kept: tuple[Axis, ...]) -> bool:
+    """Whether rows are read once, their states are costly, and there are many neighbours."""
+    return not choice.elementwise and choice.problem.op not in REDUCTIONS and _many_neighbours(choice, kept)
 
 
 def _across(choice: Choice, width: int, pack: int) -> int:
@@ -114,7 +126,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
     problem, size = choice.problem, choice.kept_size
     at_once = resident * choice.device.multiprocessors
     most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
-    if kept[-1].size * size < TILE_BYTES[0]:  # beyond the inner axis rows are neighbours no more
+    if not _many_neighbours(choice, kept):
         most_across = min(most_across, ceil_power(ceil_div(kept[-1].size, pack)))
     if problem.op in REDUCTIONS and pack == SHARED_REDUCED_PACK:
         most_across = min(most_across, SHARED_REDUCED_ACROSS, ceil_power(ceil_div(problem.rows, 2 * pack)))
@@ -149,7 +161,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
             wanted = ceil_div(problem.length * tile * size, SLICE_BYTES)
             most = min(max(most, threads // across), choice.device.multiprocessors)
             return across, max(fewest, min(wanted, most)), True
-    across, _, most = cut(TILE_BYTES[0])
+    across, _, most = cut(WALKED_TILE_BYTES if _logarithms_of_many(choice, kept) else TILE_BYTES[0])
     return across, most, False
 
 

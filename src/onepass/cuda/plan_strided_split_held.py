@@ -6,23 +6,29 @@ from collections.abc import Sequence
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
-from .thresholds import (
-    ACCESS_BYTES,
+from .rounding import ceil_div
+from .thresholds import ACCESS_BYTES
+from .tile_cut import Held, TileCut, as_wide_as, cut_tile, is_narrow
+from .tile_thresholds import (
     FEW_SHARED_TILES,
     FEWEST_NARROW_COLUMNS,
     FEWEST_SHARED_NEIGHBOURS,
     HELD_ALONE_STEPS,
+    LOG_HALF_TILES,
     MOST_UNWRITTEN_BLOCKS,
     MOST_UNWRITTEN_NARROW_STEPS,
+    MOST_UNWRITTEN_SINGLE_STEPS,
     MOST_UNWRITTEN_STEPS,
     NARROW_SHARED_TILES,
     SECTOR_BYTES,
     SHARED_TILES,
     SHARED_TILES_ACROSS_SECTORS,
+    SINGLE_TILES,
+    UNWRITTEN_COLUMNS_PER_MULTIPROCESSOR,
+    UNWRITTEN_ELEMENTS_PER_MULTIPROCESSOR,
+    UNWRITTEN_TILES,
     SharedTile,
-    ceil_div,
 )
-from .tile_cut import Held, TileCut, as_wide_as, cut_tile, is_narrow
 
 
 def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:
@@ -39,6 +45,9 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
         tiles = few_tiles = as_wide_as(
             max(FEWEST_NARROW_COLUMNS, neighbours), NARROW_SHARED_TILES.get(choice.kept_size, ())
         )
+    columnwise = not narrow and _by_few_columns(choice, widest)
+    if columnwise:
+        tiles = [*UNWRITTEN_TILES[2 if choice.kept_size == 2 and widest > 1 else 4], *tiles]
     held = Held(
         widest=widest,
         pack=1 if narrow else ACCESS_BYTES // 2 // max(choice.x_size, choice.y_size),
@@ -51,7 +60,8 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
     cut = cut_tile(choice, held, near and problem.length > HELD_ALONE_STEPS and choice.registers_per_element == 1)
     if cut is None or (narrow and not cut.clustered):
         return None
-    if choice.tuning.clustered is None and not choice.elementwise and not _holding_pays(choice, cut, narrow):
+    pays = choice.elementwise or columnwise or _holding_pays(choice, cut, narrow)
+    if choice.tuning.clustered is None and not pays:
         return None
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
@@ -87,6 +97,17 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
     )
 
 
+def _by_few_columns(choice: Choice, widest: int) -> bool:
+    """Whether what is not written is better held a few columns to a cluster, an element at a time."""
+    problem, multiprocessors = choice.problem, choice.device.multiprocessors
+    if choice.elementwise or choice.tuning.clustered is not None:
+        return False
+    small = problem.rows * problem.length <= UNWRITTEN_ELEMENTS_PER_MULTIPROCESSOR * multiprocessors
+    few = problem.rows <= UNWRITTEN_COLUMNS_PER_MULTIPROCESSOR * multiprocessors
+    held = widest > 1 or problem.length <= MOST_UNWRITTEN_SINGLE_STEPS
+    return small or (few and held and problem.length > MOST_UNWRITTEN_STEPS)
+
+
 def _holding_pays(choice: Choice, cut: TileCut, narrow: bool) -> bool:
     """Whether a tile that is read once and not written is better held than walked along."""
     few = ceil_div(choice.problem.rows, cut.columns) * cut.blocks < choice.device.multiprocessors
@@ -101,4 +122,7 @@ def _tiles(choice: Choice, widest: int) -> Sequence[SharedTile]:
     apart = any(axis.y_stride * size % whole for axis in reduced)
     if size == 4 and widest > 1 and apart:
         return SHARED_TILES_ACROSS_SECTORS
-    return SHARED_TILES.get(size, ())
+    tiles = SHARED_TILES.get(size, ())
+    if choice.problem.op == "softmax" and widest == 1:
+        return [*SINGLE_TILES.get(size, ()), *tiles]
+    return [*LOG_HALF_TILES, *tiles] if choice.problem.op == "log_softmax" and size == 2 else tiles

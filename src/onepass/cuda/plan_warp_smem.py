@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..problem import GRADIENTS, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, build
+from .rounding import ceil_div, ceil_power
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
@@ -19,8 +20,6 @@ from .thresholds import (
     WARP_SMEM_REDUCED,
     WARP_SMEM_ROWS_PER_MULTIPROCESSOR,
     WARP_THREADS,
-    ceil_div,
-    ceil_power,
 )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, ONCE, WAVES, Choice, Team
-from .thresholds import (
+from .rounding import ceil_div, floor_power
+from .team_thresholds import (
     FEW_ROWS_PACKS,
     FEW_ROWS_SHARE,
     LONG_SPLIT_THREADS,
@@ -18,8 +19,6 @@ from .thresholds import (
     REDUCED_THREADS_PER_MULTIPROCESSOR,
     SPLIT_THREADS,
     SPLIT_THREADS_PER_MULTIPROCESSOR,
-    ceil_div,
-    floor_power,
 )
 
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from ..problem import Axis, Problem
 from .kernel_plan import Choice, Tuning
 from .plan_cluster import cluster_sizes
-from .thresholds import (
+from .rounding import ceil_div, ceil_power
+from .tile_thresholds import (
     CROSSED_COLUMNS,
     FEWEST_NARROW_SHARED_STEPS,
     FEWEST_SHARED_NEIGHBOURS,
     MOST_SHARED_HELD,
     SHARED_STEPS,
     SharedTile,
-    ceil_div,
-    ceil_power,
 )
 
 # Of a thread, besides those that hold so many steps, few or many, and at least: what leaves no kernel of
@@ -102,7 +101,7 @@ def _clustered(choice: Choice, held: Held) -> TileCut | None:
 def _first(choice: Choice, held: Held, tiles: Sequence[SharedTile]) -> TileCut | None:
     """The first of these whose registers hold the steps."""
     for tile in tiles:
-        pack, across = _across(choice, held.widest, tile.columns, held.pack)
+        pack, across = _across(choice, held.widest, tile.columns, tile.pack or held.pack)
         if tile.threads < across * pack:
             continue
         packs = ceil_div(choice.problem.length, tile.blocks * (tile.threads // across))

@@ -1,0 +1,111 @@
+"""How tiles are cut that are read once and not written, by one block each: sums, maxima, logarithms of sums."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..problem import REDUCTIONS, Axis
+from .kernel_plan import Choice
+from .rounding import ceil_div, ceil_power, floor_power, near_power
+from .thresholds import LONE_THREADS, LOOP_THREADS, WARP_THREADS
+from .tile_cut import neighbours
+from .tile_thresholds import (
+    FEWEST_NARROW_SHARED_STEPS,
+    FEWEST_REDUCED_STEPS,
+    FEWEST_SHARED_NEIGHBOURS,
+    FEWEST_SMALL_REDUCED_THREADS,
+    MOST_REDUCED_TILE_THREADS,
+    REDUCED_TILE_THREADS_PER_MULTIPROCESSOR,
+    REDUCED_TILES_PER_MULTIPROCESSOR,
+    SHARED_STEPS,
+    SMALL_REDUCED_ACROSS,
+    SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR,
+    TILE_BYTES,
+)
+
+
+class ReducedCut(NamedTuple):
+    """A tile of one block."""
+
+    pack: int  # rows per access
+    across: int  # threads side by side across its rows
+    threads: int  # of the block
+
+
+def cut_reduced(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedCut | None:
+    """The cut; None where several blocks are to share a tile. `kept`: the kept axes, of which threads lie side by side
+    along the last; `widest`: rows per access at most."""
+    problem, multiprocessors = choice.problem, choice.device.multiprocessors
+    if problem.op not in REDUCTIONS:
+        return _of_many(choice, kept, widest)
+    wanted = _wanted(choice, max(1, problem.rows))
+    one_block_will_do = wanted <= 2 * LONE_THREADS
+    small = problem.rows * problem.length <= SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR * multiprocessors
+    small = small and wanted >= FEWEST_SMALL_REDUCED_THREADS
+    if small and (one_block_will_do or problem.length < SHARED_STEPS):
+        return _of_small(choice, kept)
+    if widest == 1 and 1 < neighbours(choice, kept, 1) < FEWEST_SHARED_NEIGHBOURS:
+        return _of_few_neighbours(choice) if one_block_will_do else None
+    return _of_many(choice, kept, widest)
+
+
+def _wanted(choice: Choice, columns: int) -> float:
+    """Threads along each of so many columns, to keep all multiprocessors busy."""
+    kind = "plain" if choice.problem.op in REDUCTIONS else choice.problem.op
+    return REDUCED_TILE_THREADS_PER_MULTIPROCESSOR[kind] * choice.device.multiprocessors / columns
+
+
+def _few(choice: Choice, columns: int, across: int) -> bool:
+    """Whether tiles that wide would leave multiprocessors idle."""
+    return columns < across * choice.device.multiprocessors * REDUCED_TILES_PER_MULTIPROCESSOR
+
+
+def _of_small(choice: Choice, kept: tuple[Axis, ...]) -> ReducedCut:
+    """Of what comes from memory at once: by as many threads as may be, an element at a time."""
+    problem, columns = choice.problem, max(1, choice.problem.rows)
+    along = min(LONE_THREADS, near_power(min(_wanted(choice, columns), problem.length)))
+    across = max(min(SMALL_REDUCED_ACROSS, LONE_THREADS // along), WARP_THREADS // along)
+    across = 1 if neighbours(choice, kept, 1) == 1 else min(32, across, ceil_power(columns))
+    while across > 1 and across * along > WARP_THREADS and _few(choice, columns, across):
+        across //= 2
+    return ReducedCut(1, across, max(32, across * along))
+
+
+def _of_few_neighbours(choice: Choice) -> ReducedCut:
+    """Columns that lie side by side by twos to sevens, and not in packs. A block has one of them, or some, so that each
+    has threads enough; its neighbours' elements, in the same sectors, are in L2 when they are asked for. H200, November
+    2026, us, dim 1, against tiles of 4 to 32 columns, which several blocks share: sum 64x50176x3 float32 18.8 for 23.2,
+    bfloat16 14.5 for 16.7; 256x10000x3 17.2 for 20.5, 12.6 for 15.3; 128x8192x5 12.8 for 16.2, 9.7 for 12.6;
+    512x50176x3 83.6 for 95 or more, 56.9 for 61; in blocks of 128 threads that takes 98.3 and 58.4, but 256x2000x7
+    bfloat16 9.3, in blocks of 64 10.1."""
+    problem, columns = choice.problem, choice.problem.rows
+    along = near_power(min(_wanted(choice, columns), problem.length / FEWEST_REDUCED_STEPS))
+    threads = WARP_THREADS if problem.length < FEWEST_NARROW_SHARED_STEPS else WARP_THREADS // 2
+    across = max(1, min(32, ceil_power(columns), threads // along))
+    return ReducedCut(1, across, max(threads, min(along, LONE_THREADS)))
+
+
+def _of_many(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut | None:
+    problem = choice.problem
+    kind = "plain" if problem.op in REDUCTIONS else problem.op
+    columns = max(1, ceil_div(problem.rows, pack))
+    along = near_power(min(_wanted(choice, columns) / (1 if pack <= 4 else 2), problem.length / FEWEST_REDUCED_STEPS))
+    if along == 1:
+        return ReducedCut(pack, WARP_THREADS, WARP_THREADS)
+    most = MOST_REDUCED_TILE_THREADS[kind] if pack in (2, 4) else LOOP_THREADS
+    most_across = min(32 if pack < 8 else 16, ceil_power(columns))  # 32 spill on sm_100
+    if neighbours(choice, kept, pack) == 1 and columns > 1:
+        most_across = 1
+    # Columns that no access takes several of share sectors with their neighbours: long ones are shared out instead.
+    may_be_narrow = pack > 1 or problem.length < SHARED_STEPS
+    for width in TILE_BYTES if may_be_narrow else TILE_BYTES[:-1]:
+        across = min(most_across, max(1, width // (choice.x_size * pack)))
+        while across * along < WARP_THREADS and 2 * across <= most_across:
+            across *= 2
+        along = max(along, min(WARP_THREADS // across, floor_power(problem.length // FEWEST_REDUCED_STEPS)))
+        few, narrowest = _few(choice, columns, across), width == TILE_BYTES[-1]
+        if across * along <= most and (narrowest or not few):
+            return ReducedCut(pack, across, max(32, across * along))
+        if narrowest and (problem.length < SHARED_STEPS or (not few and across * along <= 4 * most)):
+            return ReducedCut(pack, across, most)
+    return None

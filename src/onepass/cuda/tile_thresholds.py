@@ -1,0 +1,241 @@
+"""Thresholds of the planner for tiles of rows whose elements lie anywhere, with what each rests on.
+
+"modelled": see thresholds.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Bytes across a tile of a strided problem, widest first; 32 is what memory fetches at least.
+TILE_BYTES = (128, 64, 32)
+# A thread of a tile has at least this many steps, where rows are long enough: their loads are in flight together.
+STEPS_PER_THREAD = 4
+# Values of 32 bits that a thread holds of a tile in registers: 1024 threads of a multiprocessor then have 64 registers
+# each, and no kernel of them spills. Rows of such a tile per access: each costs a thread some 60 instructions, and
+# wider packs leave few steps to share them (16x150x128x128 bfloat16 takes 22 an element with packs of 4, 25 with 8).
+HELD_REGISTERS = 40
+# Such a tile is no wider than the rows that are neighbours, and narrower where tiles are fewer than so many for a
+# multiprocessor. H200, November 2026, us: 1024x1000x3 float32, dim 1, 13.7 by 4 threads across, 21.8 by 16, bfloat16
+# 11.0 for 48.6; 4096x100x5 float32 10.6 by 8, 14.1 by 32; 32x1000x3 5.4 by 2, 10.6 by 16; 8x256x128 6.1 by 2, 6.9 by
+# 8; but 64x2000x9 13.6 by 4, 11.5 by 8.
+HELD_TILES_PER_MULTIPROCESSOR = 0.5
+HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
+HELD_PACK = 4
+# Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
+# (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16), 1.2x for the sum of 32x256x56x56; none lost
+# more than 1%.
+TILE_THREADS_PER_MULTIPROCESSOR = 1024
+FEWEST_TILE_THREADS = 64
+# Tiles whose columns are reduced and read once: threads for a multiprocessor in all, of logarithms of sums and of plain
+# reductions; steps for each, at least; the most threads of a block; and tiles for a multiprocessor below which they are
+# narrower. H200, November 2026, us: sum 1001x10001 float32, dim 0, 20.5 with 600 for a multiprocessor, 25.0 with 1200,
+# 25.6 with 300; 512x300x49 bfloat16 11.9 with 760, 13.1 with 1500; 64x1000x196 bfloat16 17.9 for 28.0, 8x21x513x513
+# bfloat16, a thread to a column, 48.1 for 111; logsumexp 4096x4096 float32 33.0 with 512 threads, 39.9 with 1024;
+# 16x8400x80 bfloat16 30.2 for 112; 1000x1000 10.6 for 24.7.
+# Of packs of 8, which leave a thread less to do beside, half as many: 8192x8192 bfloat16 47.7 for 52.4.
+REDUCED_TILE_THREADS_PER_MULTIPROCESSOR = {"logsumexp": 1024, "plain": 768}
+FEWEST_REDUCED_STEPS = 8
+MOST_REDUCED_TILE_THREADS = {"logsumexp": 512, "plain": 1024}
+REDUCED_TILES_PER_MULTIPROCESSOR = 0.45
+# Up to so many elements for a multiprocessor plain reductions wait for memory once, not for how much comes of it: they
+# take an element at a time, each column has as many threads as it may have, so many at least, and a tile so many
+# columns, unless that leaves multiprocessors idle. H200, November 2026, us, against tiles of 8 and 16 columns in packs:
+# dim 0, sum 500x64 float32 4.9 for 6.2, bfloat16 5.1 for 6.9; 500x500 6.0 for 6.9, 6.0 for 6.7; 2000x128 6.6 for 7.4,
+# 6.3 for 7.6; 3000x300 7.7 for 8.9, 7.2 for 9.5; 1000x1000 7.9 for 8.0, 7.4 for 8.0; dim 1, 32x1000x3 5.5 for 6.7, 5.3
+# for 7.6; 8x4000x7 6.5 for 9.6, 6.0 for 11.2; 16x1000x20 float32 6.7 for 7.3.
+SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR = 1 << 13
+FEWEST_SMALL_REDUCED_THREADS = 32
+SMALL_REDUCED_ACROSS = 4
+# Where several blocks share a tile of a plain reduction, each reads the states of all: tiles are narrow, in packs of
+# two rows, and are two or more. H200, November 2026, us, against tiles of 128 bytes in packs of 16: sum, dim 0,
+# 65536x64 float32 14.0 for 17.3, bfloat16 12.3 for 29.2; 65536x32 11.0 for 16.1, 9.9 for 22.0; 32768x128 13.3 for 20.3,
+# 11.8 for 23.1; 16384x256 14.0 for 18.8; 200000x8 10.9 for 15.4, 10.1 for 24.2.
+SHARED_REDUCED_PACK = 2
+SHARED_REDUCED_ACROSS = 16
+# ---- tiles that several blocks share ----
+
+# Dims that are shared have so many steps at least (modelled), and give each block so many.
+SHARED_STEPS = 4096
+FEWEST_STEPS = 256
+# A gradient's tile that is read twice: bytes of an element of both arrays -> the least steps from which on it beats one
+# that waits in shared memory, and the most threads along it. The second read is served by L2 while tiles are narrow, a
+# cache line, and blocks small: 8 steps for each thread. Two for shared memory's one, dim 1 of 16x150x128x128 bfloat16
+# 77 for 107, 32x256x56x56 56 for 85, 16x2000x1024 90 for 102, 4096x8x128 12.4 for 13.8; of float32 32x256x56x56 84 for
+# 105, 32x512x2048 123 for 143, 64x1000x196 70 for 75, but 16x150x128x128 143 for 133.
+GRADIENT_READ_TWICE = {4: (8, 32), 8: (256, 64)}
+GRADIENT_READ_TWICE_ACROSS = 8
+GRADIENT_READ_TWICE_STEPS = 8
+# Steps of a thread of a gradient's tile that blocks share, at least. Slices of both arrays in shared memory do not pay:
+# 2x128256x16 bfloat16, dim 1, 29.0 read twice by 66 blocks, 43.6 kept by 132; 65536x16 float32, dim 0, 16.1 and 16.3,
+# one block for a tile 192. Of 16 tiles, 8192x512 takes 26.6 by 8 blocks each, 62 by one.
+SHARED_GRADIENT_STEPS = 12
+# Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor. Their slices fill its shared memory:
+# 4096x4096 float32, dim 0, 57.4 with 6 blocks, 61.5 with 8; 8192x8192 206 with 10, 238 with 16. Fewer tiles than that
+# have slices of so many bytes, unless that makes more blocks than threads along a tile, each of which then asks for the
+# states of several: 2x128256x16 24.2 with 64 blocks, 24.6 with 50, 30.5 with 128. One block for a tile takes 81 and
+# 1226; of 16-bit elements 41 at 4096x4096, where sharing takes 40 to 43.
+STRIDED_SPLIT_RESIDENT = 2
+# The same of logarithms of sums, which wait nowhere, and bytes across their tiles, where that many are neighbours:
+# 10000x1001 float32, dim 0, 25.6 for 30.4 with 2 and 128 bytes; but 64x50176x3, dim 1, 29.1 with 4, 24.4 with 2.
+WALKED_SPLIT_RESIDENT = 4
+WALKED_TILE_BYTES = 64
+SLICE_BYTES = 64 << 10
+# Rows that lie apart and have more steps than that are shared by several blocks in their registers, where these hold
+# them: 128x256x256 float32, dim 1, 22.1 for 22.5 by one block, 128x384x256 30.2 for 34.9.
+HELD_ALONE_STEPS = 256
+MOST_SHARED_HELD = 64  # elements that a thread holds then: with more, kernels spill
+
+
+class SharedTile(NamedTuple):
+    """A tile that a cluster shares, and how many elements each of its threads holds at most, and at least."""
+
+    columns: int
+    threads: int  # of a block
+    blocks: int
+    most_held: int
+    fewest_held: int = 0
+    pack: int = 0  # rows per access at most, where fewer than usual are better
+
+
+# By bytes of an element, the first that holds a tile. Measured on an H200, November 2026, us, against slices in shared
+# memory or one block: float32 64x1000x196, dim 1, 38.7 for 43.5; 2048x4096, dim 0, 24.1 for 27.9; 4096x4096 45.1 for
+# 52.4, its log_softmax 46.9 for 63.3; 8192x8192 167 for 202; 16384x1024 55.1 for 64.4, in tiles of 32 columns 61.7;
+# 32768x512 71.0 for 81.7, but 20000x1024 84.9 for 81.0; bfloat16 128x512x256 25.5 for 28.8, with 4 blocks 27.8;
+# 64x1000x196 26.7 for 37.7; 16x2000x1024 52.9 for 61.4; 4096x4096 33.2 for 39.0; 8192x8192 114 for 120, in tiles of 32
+# columns 122; 32768x512 47.5 for 51.8, but 30000x300 40.2 for 37.0.
+_WIDE = (SharedTile(32, 128, 4, 48), SharedTile(32, 256, 4, 48))
+_LONG = SharedTile(16, 256, 16, 64)
+SHARED_TILES = {
+    2: [
+        SharedTile(32, 128, 2, 64),
+        *_WIDE,
+        SharedTile(32, 256, 8, 64),
+        SharedTile(16, 256, 8, 64),
+        _LONG,
+        SharedTile(16, 512, 16, 64, fewest_held=64),
+    ],
+    4: [
+        SharedTile(32, 128, 2, 48),
+        *_WIDE,
+        SharedTile(32, 256, 8, 48),
+        SharedTile(32, 512, 8, 32),
+        SharedTile(32, 256, 16, 48),
+        SharedTile(32, 512, 16, 32),
+        _LONG,
+        SharedTile(16, 512, 16, 64, fewest_held=52),
+    ],
+}
+# Steps that are not whole sectors: at the edges of a tile are some that its neighbours have, too, and of a wider one
+# they are fewer. Of 4 bytes: float32, dim 1, 64x1000x196 35.3 for 39.8, 64x1000x198 37.2 for 43.4, 128x500x100 21.0
+# for 23.6, 16x1000x2002 78.9 for 105, 32x2000x300 53.3 for 56.0; but 64x1000x200, whose steps are whole sectors, 34.4
+# for 32.3. Twice the states to merge cost log_softmax more: 64x1000x196 40.4 for 39.6, but 16x1000x2002, whose steps
+# are not whole halves either, 89.6 for 104. bfloat16 64x1000x196 27.8 for 26.5.
+SECTOR_BYTES = 32
+SHARED_TILES_ACROSS_SECTORS = [
+    SharedTile(64, 256, 4, 32),
+    SharedTile(64, 256, 8, 32),
+    SharedTile(64, 512, 8, 32),
+    *SHARED_TILES[4],
+]
+# Threads across a tile of rows whose steps are neighbours in x and columns in the result, or the other way: each reads
+# and writes a part of a sector. Where both lie along the rows, one. H200, November 2026, us: softmax of x.t(),
+# 4096x4096 float32, 59.8 for 301 by 32 across, 32x512x768 with the last two dims swapped 45.0 for 201; of x[:, ::2],
+# 8192x4096, 98.9 for 665, bfloat16 53.4 for 375; 64x256x56x56 channels last, dim 1, 120 for 227.
+CROSSED_COLUMNS = 8
+# Tiles that are read once and not written are held by several blocks, too, if these meet in memory, are few, or rows
+# have no more steps than this, or it takes as many blocks of 16-bit elements: logsumexp float32 65536x64, dim 0, 16.0
+# for 35.0 walked along, 64x1000x196, dim 1, 26.5 for 32.1, 8x1024x1024 18.9 for 24.7; bfloat16 65536x16 8.6 for 28.0,
+# 10000x1000 23.8 for 33.6; but float32 10000x1000 39.0 for 29.2, 4096x4096 38.9 for 32.2.
+MOST_UNWRITTEN_STEPS = 2048
+MOST_UNWRITTEN_BLOCKS = 16
+# Logarithms of sums of no more elements than this for a multiprocessor, or of no more columns than that, whose steps
+# are more than those above, are held by clusters in tiles of 8 or 16 columns; columns that no access takes several of
+# only up to so many steps. H200, November 2026, us, dim 0, against tiles of 32 columns or one block's walk: float32
+# 1000x1000 7.4 for 8.5, 2000x1000 9.6 for 11.2, 3000x300 7.6 for 14.0, 4096x1024 13.8 for 15 or more, 5000x1501 21.6
+# for 25.1, 16384x1024 38.0 for 40.0, 20000x500 29.0 for 42.8, but 20000x2000 80.7 for 66.2, 10000x1001 28 or more for
+# 25.6; bfloat16 1000x1000 6.7 for 7.5, 2000x1000 7.9 for 9.9, 4096x1024 10.4 for 11.9, 16384x1024 26.2 for 30.4;
+# 16x8400x80, dim 1, 29.4 for 31.6 and 20.6 for 22.6.
+UNWRITTEN_ELEMENTS_PER_MULTIPROCESSOR = 1 << 14
+UNWRITTEN_COLUMNS_PER_MULTIPROCESSOR = 12
+MOST_UNWRITTEN_SINGLE_STEPS = 5120
+UNWRITTEN_TILES = {
+    2: [SharedTile(16, threads, blocks, 64, pack=2) for blocks in (2, 16) for threads in (256, 512)],
+    4: [
+        *(SharedTile(8, 256, blocks, 16, pack=1) for blocks in (2, 4)),
+        *(SharedTile(16, 256, blocks, 40, pack=1) for blocks in (8, 16)),
+        SharedTile(8, 256, 16, 40, pack=1),
+    ],
+}
+# Rows that are neighbours, at least, for those: of 4, 2000x1000x4 float32, dim 1, took 29.8 for 25.7 by one block.
+FEWEST_SHARED_NEIGHBOURS = 8
+# Of fewer neighbours, rows of so many steps, at least, in tiles as wide as these and so many columns at least, an
+# element at a time. Dim 1, float32: softmax 64x50176x3 40.8 for 65.0 in shared memory, with blocks of 256 42.9;
+# 1000x8192x2 37.9 by 4 columns, 65.9 by 2; log_softmax 128x8192x5 23.9 for 36.3 by one block, 32x16384x4 10.9 for 12.8
+# in packs of 2; bfloat16: softmax 64x50176x3 25.8 for 43.1, with blocks of 512 30.8, log_softmax 128x8192x5 17.1 for
+# 22.7. What is not written only up to so many steps, or of 16-bit elements: logsumexp 64x50176x3 bfloat16 17.0 for
+# 25.7, 32x16384x4 float32 9.7 for 17.1, but 64x50176x3 24.4 read once.
+FEWEST_NARROW_SHARED_STEPS = 8192
+FEWEST_NARROW_COLUMNS = 4
+MOST_UNWRITTEN_NARROW_STEPS = 32768
+_NARROW = SharedTile(4, 128, 8, 32), SharedTile(4, 128, 16, 32)
+NARROW_SHARED_TILES = {
+    2: [*_NARROW, SharedTile(4, 256, 16, 64), SharedTile(4, 512, 16, 64)],
+    4: [*_NARROW, SharedTile(4, 256, 16, 32), SharedTile(4, 512, 16, 64)],
+}
+# Softmax of columns that no access takes several of: more threads, which hold less each. Dim 1, float32: 512x300x49
+# 31.6 for 33.8, 256x500x49 25.1 for 29.3, 128x1000x49 26.3 for 29.8, 128x700x81 28.6 for 31.6, but 512x400x25 21.8 for
+# 21.4; bfloat16 512x300x49 18.1 for 19.3, but 128x1000x49, four blocks of 256 for a tile, 17.2, with eight 19.0.
+SINGLE_TILES = {
+    2: [SharedTile(32, 256, 2, 24)],
+    4: [SharedTile(32, 256, 2, 24), *(SharedTile(32, 256, blocks, 16) for blocks in (4, 8))],
+}
+# log_softmax of 16-bit elements, which has more to tell than softmax: narrower tiles, in packs of 2. Dim 1,
+# 16x2000x1024 54.6 for 63.8, 16x8400x80 27.2 for 31.4; dim 0, 4096x4096 32.6 for 36.5; softmax gains 0 to 3%.
+LOG_HALF_TILES = [SharedTile(16, 256, blocks, 36, fewest_held=17, pack=2) for blocks in (4, 8, 16)]
+# Tiles where those of SHARED_TILES would leave a quarter of the multiprocessors idle: 1024x64 float32, dim 0, 5.9 for
+# 7.7; 4096x32 6.9 for 12.0; 8192x16 7.5 for 12.2; 16384x64 10.3 for 14.3.
+FEW_SHARED_TILES = [
+    *(SharedTile(16, threads, blocks, 16) for threads, blocks in ((128, 8), (256, 8), (256, 16), (512, 16))),
+    _LONG,
+    SharedTile(16, 512, 16, 64),
+]
+
+# The same of gradients: by bytes of an element of both arrays, in registers of both. Measured against tiles in shared
+# memory or read twice: float32 32x256x56x56, dim 1, 77.3 for 87.6, 16x150x128x128 116 for 174, 64x1000x196 47.5 for
+# 69.6, 2048x4096, dim 0, 31.7 for 51.4, 4096x4096 59.8 for 90.0, with 8 blocks of 512 threads 64.1, 8192x8192 250 for
+# 332, 16384x1024 82.8 for 90.4; bfloat16 32x256x56x56 43.1 for 56.4, 64x1000x196 30.6 for 54.1, with 4 blocks of 256
+# threads 32.5, 2048x4096 21.8 for 32.5, 4096x4096 37.6 for 56.8, in tiles of 64 columns 38.4, 8192x8192 138 for 169,
+# 16384x1024 45.8 for 57.3, in tiles of 32 columns 49.5.
+GRADIENT_TILES = {
+    4: [
+        *(SharedTile(64, 128, 1, 16), SharedTile(64, 256, 1, 64), SharedTile(64, 256, 2, 64)),
+        *(SharedTile(64, 128, 8, 64), SharedTile(64, 256, 8, 64), SharedTile(32, 128, 16, 64)),
+        *(SharedTile(32, 256, 16, 64), SharedTile(16, 256, 16, 64)),
+    ],
+    8: [
+        *(SharedTile(32, 128, 1, 32), SharedTile(32, 256, 1, 64), SharedTile(32, 256, 2, 64)),
+        *(SharedTile(32, 256, 4, 64), SharedTile(32, 128, 16, 64), SharedTile(32, 256, 16, 64)),
+        *(SharedTile(32, 512, 16, 64), SharedTile(16, 512, 16, 64)),
+    ],
+}
+# Of so few neighbours that they fill no more than an access, or of few that have as many steps as above; as wide as
+# there are neighbours: 1024x1000x3 float32, dim 1, 17.0 for 23.9, bfloat16 12.0 for 24.1; 32x1000x3 5.2 for 9.8;
+# 2000x1000x4 float32 28.1 for 39.0, 8192x128x8 bfloat16 17.3 for 23.6; 64x50176x3 float32 59.6 for 61.6 read twice,
+# bfloat16 43.5 for 46.3, 8x50176x3 11.8 for 14.4, 9.5 for 13.2, 128x8192x5 float32 28.4 for 47.9. Of 16-bit elements
+# smaller blocks: 64x10000x3 9.9 for 10.9, 256x5000x3 14.6 for 16.8; float32 13.6 for 13.0, 20.7 for 20.5.
+_TINY = [
+    *(SharedTile(4, threads, 1, 64) for threads in (128, 256, 512)),
+    *(SharedTile(4, threads, 16, 64) for threads in (256, 512)),
+]
+TINY_GRADIENT_TILES = {
+    4: [*_TINY[:3], *(SharedTile(4, 128, blocks, 40) for blocks in (8, 16)), *_TINY[3:]],
+    8: _TINY,
+}
+# 1024x64 float32, dim 0, 5.2 for 8.0, 4096x32 5.9 for 13.4, 100x1000 5.6 for 7.1, 300x40 5.0 for 7.6.
+FEW_GRADIENT_TILES = [
+    *(SharedTile(16, 128, 1, 32), SharedTile(16, 128, 8, 32), SharedTile(16, 256, 16, 24)),
+    SharedTile(16, 512, 16, 64),
+]
+# Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7.
+FEWEST_GRADIENT_STEPS = 16
