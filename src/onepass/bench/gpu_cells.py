@@ -185,6 +185,7 @@ _TILES: dict[tuple[int, ...], tuple[int, str]] = {
     (1024, 1000, 3): (1, "few neighbours"),
     (32, 1000, 3): (1, "few neighbours, few tiles"),
     (4096, 100, 5): (1, "few neighbours, a short dim"),
+    (64, 50176, 3): (1, "pixels of images, few neighbours and a long dim"),
     (512, 300, 49): (1, "an odd number of neighbours"),
     (8, 21, 513, 513): (1, "segmentation, an odd image"),
     (16, 8400, 80): (1, "boxes of a detector"),

@@ -12,6 +12,7 @@ from .tile_thresholds import (
     HELD_PACK,
     HELD_REGISTERS,
     HELD_TILES_PER_MULTIPROCESSOR,
+    MOST_BESIDE_ALL_BLOCKS,
     STEPS_PER_THREAD,
     TILE_BYTES,
     TILE_THREADS_PER_MULTIPROCESSOR,
@@ -31,8 +32,8 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     pack, across, threads = found
     steps = ceil_div(problem.length, threads // across)
     resident = tuning.resident or TILE_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element
-    if threads == LOOP_THREADS and steps * pack == HELD_REGISTERS:
-        resident = 1  # two such blocks of log_softmax leave their threads 64 registers, and spill on sm_120
+    if not tuning.resident and steps * pack * choice.registers_per_element > MOST_BESIDE_ALL_BLOCKS:
+        resident = resident * 3 // 4
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
         "kept_axes": len(kept),

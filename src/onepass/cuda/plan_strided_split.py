@@ -79,7 +79,7 @@ def _cut_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
     # The states of packs of 8 leave 512 threads no registers.
     many = problem.op in REDUCTIONS and pack < 8
     threads = tuning.threads or (LOOP_THREADS if many else SPLIT_THREADS)
-    blocks_for_each = WALKED_SPLIT_RESIDENT if _logarithms_of_many(choice, kept) else STRIDED_SPLIT_RESIDENT
+    blocks_for_each = WALKED_SPLIT_RESIDENT if _walks_by_element(choice, kept, pack) else STRIDED_SPLIT_RESIDENT
     resident = tuning.resident or blocks_for_each // choice.registers_per_element
     resident = max(1, min(resident, device.max_threads // threads))
     across, blocks, staged = _cut(choice, kept, pack, threads, resident)
@@ -99,9 +99,10 @@ def _many_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
     return kept[-1].size * choice.kept_size >= TILE_BYTES[0]
 
 
-def _logarithms_of_many(choice: Choice, kept: tuple[Axis, ...]) -> bool:
-    """Whether rows are read once, their states are costly, and there are many neighbours."""
-    return not choice.elementwise and choice.problem.op not in REDUCTIONS and _many_neighbours(choice, kept)
+def _walks_by_element(choice: Choice, kept: tuple[Axis, ...], pack: int) -> bool:
+    """Whether logarithms of sums wait nowhere, of many neighbours that no access takes several of."""
+    logarithms = not choice.elementwise and choice.problem.op not in REDUCTIONS
+    return logarithms and pack == 1 and _many_neighbours(choice, kept)
 
 
 def _across(choice: Choice, width: int, pack: int) -> int:
@@ -161,7 +162,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
             wanted = ceil_div(problem.length * tile * size, SLICE_BYTES)
             most = min(max(most, threads // across), choice.device.multiprocessors)
             return across, max(fewest, min(wanted, most)), True
-    across, _, most = cut(WALKED_TILE_BYTES if _logarithms_of_many(choice, kept) else TILE_BYTES[0])
+    across, _, most = cut(WALKED_TILE_BYTES if _walks_by_element(choice, kept, pack) else TILE_BYTES[0])
     return across, most, False
 
 

@@ -20,6 +20,9 @@ HELD_REGISTERS = 40
 # 11.0 for 48.6; 4096x100x5 float32 10.6 by 8, 14.1 by 32; 32x1000x3 5.4 by 2, 10.6 by 16; 8x256x128 6.1 by 2, 6.9 by
 # 8; but 64x2000x9 13.6 by 4, 11.5 by 8.
 HELD_TILES_PER_MULTIPROCESSOR = 0.5
+# With more than that, a quarter of the blocks would have their threads spill: log_softmax of 512x300x49, dim 1, on
+# sm_75 to sm_89, softmax with 39 on all but sm_75.
+MOST_BESIDE_ALL_BLOCKS = 37
 HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
 HELD_PACK = 4
 # Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
@@ -76,7 +79,8 @@ SHARED_GRADIENT_STEPS = 12
 # states of several: 2x128256x16 24.2 with 64 blocks, 24.6 with 50, 30.5 with 128. One block for a tile takes 81 and
 # 1226; of 16-bit elements 41 at 4096x4096, where sharing takes 40 to 43.
 STRIDED_SPLIT_RESIDENT = 2
-# The same of logarithms of sums, which wait nowhere, and bytes across their tiles, where that many are neighbours:
+# The same of logarithms of sums, which wait nowhere, and bytes across their tiles, where that many are neighbours and
+# go by element:
 # 10000x1001 float32, dim 0, 25.6 for 30.4 with 2 and 128 bytes; but 64x50176x3, dim 1, 29.1 with 4, 24.4 with 2.
 WALKED_SPLIT_RESIDENT = 4
 WALKED_TILE_BYTES = 64
