@@ -67,7 +67,8 @@ CUTS = [
     ("logsumexp", (20000, 500), 0, "float32", "strided_split", {"across": 8, "cluster": 16}, "few long columns"),
     ("logsumexp", (20000, 2000), 0, "float32", "strided", {"across": 2}, "more of them: walked along"),
     ("logsumexp", (5000, 1501), 0, "float32", "strided_split", {"across": 16, "cluster": 8}, "few, and no packs"),
-    ("logsumexp", (10000, 1001), 0, "float32", "strided_split", {"across": 16, "threads": 256}, "those longer: walked"),
+    ("logsumexp", (10000, 1001), 0, "float32", "strided_split", {"across": 16, "resident": 2}, "those longer: walked"),
+    ("logsumexp", (64, 50176, 3), 1, "float32", "strided_split", {"threads": 512, "resident": 4}, "of few neighbours"),
     (
         "softmax",
         (256, 500, 49),

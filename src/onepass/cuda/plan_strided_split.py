@@ -17,8 +17,9 @@ from .tile_thresholds import (
     SLICE_BYTES,
     STRIDED_SPLIT_RESIDENT,
     TILE_BYTES,
-    WALKED_SPLIT_RESIDENT,
-    WALKED_TILE_BYTES,
+    WALK_OF_FEW,
+    WALK_OF_MANY,
+    Walk,
 )
 
 
@@ -76,13 +77,11 @@ class _Cut:
 def _cut_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
     """Blocks that meet in scratch memory."""
     problem, device, tuning = choice.problem, choice.device, choice.tuning
-    # The states of packs of 8 leave 512 threads no registers.
-    many = problem.op in REDUCTIONS and pack < 8
-    threads = tuning.threads or (LOOP_THREADS if many else SPLIT_THREADS)
-    blocks_for_each = WALKED_SPLIT_RESIDENT if _walks_by_element(choice, kept, pack) else STRIDED_SPLIT_RESIDENT
-    resident = tuning.resident or blocks_for_each // choice.registers_per_element
+    walk = _walk(choice, kept, pack)
+    threads = tuning.threads or walk.threads
+    resident = tuning.resident or walk.resident // choice.registers_per_element
     resident = max(1, min(resident, device.max_threads // threads))
-    across, blocks, staged = _cut(choice, kept, pack, threads, resident)
+    across, blocks, staged = _cut(choice, kept, pack, walk._replace(threads=threads, resident=resident))
     blocks = tuning.blocks or blocks
     steps = ceil_div(problem.length, blocks)
     tile = across * pack
@@ -99,10 +98,13 @@ def _many_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
     return kept[-1].size * choice.kept_size >= TILE_BYTES[0]
 
 
-def _walks_by_element(choice: Choice, kept: tuple[Axis, ...], pack: int) -> bool:
-    """Whether logarithms of sums wait nowhere, of many neighbours that no access takes several of."""
-    logarithms = not choice.elementwise and choice.problem.op not in REDUCTIONS
-    return logarithms and pack == 1 and _many_neighbours(choice, kept)
+def _walk(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Walk:
+    """What blocks are to be like that walk along a tile."""
+    if choice.problem.op in REDUCTIONS:  # the states of packs of 8 leave 512 threads no registers
+        return Walk(LOOP_THREADS if pack < 8 else SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
+    if choice.elementwise or pack > 1:
+        return Walk(SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
+    return WALK_OF_MANY if _many_neighbours(choice, kept) else WALK_OF_FEW
 
 
 def _across(choice: Choice, width: int, pack: int) -> int:
@@ -122,9 +124,10 @@ def _room(choice: Choice, resident: int, threads: int, tile: int) -> int:
     return most - BLOCK_SCRATCH - _scratch(choice, threads, tile)
 
 
-def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, resident: int) -> tuple[int, int, bool]:
+def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple[int, int, bool]:
     """Threads across a tile, blocks that share it, and whether their slices wait in shared memory."""
     problem, size = choice.problem, choice.kept_size
+    threads, resident = walk.threads, walk.resident
     at_once = resident * choice.device.multiprocessors
     most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
     if not _many_neighbours(choice, kept):
@@ -142,7 +145,9 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
         # H200, November 2026, us: logsumexp 1000000x4 float32, dim 0, 27.8 by 132 blocks, 43.0 by 256; sum 22.1, 26.8.
         along = threads // across if choice.elementwise else min(32, threads // across)
         idle = tiles * along * 2 < choice.device.multiprocessors
-        most = choice.device.multiprocessors // tiles if idle else min(at_once // tiles, threads // across)
+        most = (
+            choice.device.multiprocessors // tiles if idle else min(walk.rounds * at_once // tiles, threads // across)
+        )
         if not choice.elementwise and most > threads // across:
             # The threads along a tile read the states of as many blocks at a time: sum of 65536x64 bfloat16, dim 0,
             # 28.2 by 128 blocks, 32.5 by 132.
@@ -162,7 +167,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, threads: int, reside
             wanted = ceil_div(problem.length * tile * size, SLICE_BYTES)
             most = min(max(most, threads // across), choice.device.multiprocessors)
             return across, max(fewest, min(wanted, most)), True
-    across, _, most = cut(WALKED_TILE_BYTES if _walks_by_element(choice, kept, pack) else TILE_BYTES[0])
+    across, _, most = cut(walk.width)
     return across, most, False
 
 

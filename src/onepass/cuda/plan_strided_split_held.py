@@ -123,6 +123,6 @@ def _tiles(choice: Choice, widest: int) -> Sequence[SharedTile]:
     if size == 4 and widest > 1 and apart:
         return SHARED_TILES_ACROSS_SECTORS
     tiles = SHARED_TILES.get(size, ())
-    if choice.problem.op == "softmax" and widest == 1:
+    if widest == 1 and choice.elementwise:
         return [*SINGLE_TILES.get(size, ()), *tiles]
     return [*LOG_HALF_TILES, *tiles] if choice.problem.op == "log_softmax" and size == 2 else tiles

@@ -79,12 +79,22 @@ SHARED_GRADIENT_STEPS = 12
 # states of several: 2x128256x16 24.2 with 64 blocks, 24.6 with 50, 30.5 with 128. One block for a tile takes 81 and
 # 1226; of 16-bit elements 41 at 4096x4096, where sharing takes 40 to 43.
 STRIDED_SPLIT_RESIDENT = 2
-# The same of logarithms of sums, which wait nowhere, and bytes across their tiles, where that many are neighbours and
-# go by element:
-# 10000x1001 float32, dim 0, 25.6 for 30.4 with 2 and 128 bytes; but 64x50176x3, dim 1, 29.1 with 4, 24.4 with 2.
-WALKED_SPLIT_RESIDENT = 4
-WALKED_TILE_BYTES = 64
 SLICE_BYTES = 64 << 10
+
+
+class Walk(NamedTuple):
+    """How a tile is cut whose blocks walk along it and keep nothing."""
+
+    threads: int  # of a block
+    resident: int  # blocks on a multiprocessor
+    width: int = TILE_BYTES[0]  # bytes across
+    rounds: int = 1  # of tiles: with two, each has twice the blocks
+
+
+# Logarithms of sums of many neighbours that go by element, and of few: 10000x1001 float32, dim 0, 25.6 for 30.4 in
+# tiles of 128 bytes that are all at work at once; 64x50176x3, dim 1, 25.7 for 29.1 by blocks of 256.
+WALK_OF_MANY = Walk(256, 2, width=64, rounds=2)
+WALK_OF_FEW = Walk(512, 4)
 # Rows that lie apart and have more steps than that are shared by several blocks in their registers, where these hold
 # them: 128x256x256 float32, dim 1, 22.1 for 22.5 by one block, 128x384x256 30.2 for 34.9.
 HELD_ALONE_STEPS = 256
@@ -187,9 +197,10 @@ NARROW_SHARED_TILES = {
     2: [*_NARROW, SharedTile(4, 256, 16, 64), SharedTile(4, 512, 16, 64)],
     4: [*_NARROW, SharedTile(4, 256, 16, 32), SharedTile(4, 512, 16, 64)],
 }
-# Softmax of columns that no access takes several of: more threads, which hold less each. Dim 1, float32: 512x300x49
+# Columns that no access takes several of: more threads, which hold less each. Softmax, dim 1, float32: 512x300x49
 # 31.6 for 33.8, 256x500x49 25.1 for 29.3, 128x1000x49 26.3 for 29.8, 128x700x81 28.6 for 31.6, but 512x400x25 21.8 for
-# 21.4; bfloat16 512x300x49 18.1 for 19.3, but 128x1000x49, four blocks of 256 for a tile, 17.2, with eight 19.0.
+# 21.4; bfloat16 512x300x49 18.1 for 19.3, but 128x1000x49, four blocks of 256 for a tile, 17.2, with eight 19.0;
+# log_softmax 256x500x49 float32 25.5 for 29.2.
 SINGLE_TILES = {
     2: [SharedTile(32, 256, 2, 24)],
     4: [SharedTile(32, 256, 2, 24), *(SharedTile(32, 256, blocks, 16) for blocks in (4, 8))],
