@@ -104,7 +104,10 @@ def _walk(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Walk:
         return Walk(LOOP_THREADS if pack < 8 else SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
     if choice.elementwise or pack > 1:
         return Walk(SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
-    return WALK_OF_MANY if _many_neighbours(choice, kept) else WALK_OF_FEW
+    if _many_neighbours(choice, kept):
+        return WALK_OF_MANY
+    # Four such blocks leave their threads 32 registers: ptxas makes do with them, but not for sm_100 and later.
+    return WALK_OF_FEW if choice.device.major < 10 else WALK_OF_FEW._replace(resident=STRIDED_SPLIT_RESIDENT)
 
 
 def _across(choice: Choice, width: int, pack: int) -> int:
