@@ -19,6 +19,7 @@ from helpers import (
     nan_filled,
     nan_filled_past_a_line,
     random_array,
+    same_bits,
     to_numpy,
 )
 from ulp import max_ulp
@@ -312,6 +313,44 @@ def test_plain_reductions_of_interleaved_rows(op, dtype):
         getattr(onepass, op)(x, 1, out=out)
         assert _engine.last_algorithm() == "packed"
         assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (length, inner)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_plain_reductions_of_a_few_steps_of_a_few_elements(op, dtype):
+    """Steps side by side in a vector are folded: any number of them, whole vectors or the last one overlapping; the
+    array ends behind the last row, and each range of a thread's with its last results."""
+    for inner, length in itertools.product(range(2, 17), (2, 3, 4, 5, 7, 8, 16)):
+        if inner * length > 64:  # more than is taken so
+            continue
+        for rows in (1, 2, 700):
+            x = random_array((rows, length, inner), dtype, seed=inner * length + rows)
+            if op in ("sum", "mean"):
+                x = np.abs(x)
+            if rows > 2:
+                x[1, length - 1, inner - 1] = np.nan
+                x[rows - 1, 0, 0] = np.nan
+                x[2, :, 0] = x[67, 1, inner - 1] = -np.inf
+            out = nan_filled((rows + 1, inner), x.dtype)
+            out[rows] = 7
+            expected = getattr(reference, op)(x, 1)
+            getattr(onepass, op)(x, 1, out=out[:rows])
+            assert _engine.last_algorithm() == "packed"
+            assert max_ulp(out[:rows], expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (inner, length, rows)
+            assert (out[rows] == 7).all(), (inner, length, rows)  # nothing is written behind the results
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_a_few_steps_of_a_few_elements_by_any_number_of_threads(op, threads):
+    """Ranges of threads end anywhere: bits are the same."""
+    x = random_array((20_011, 5, 4))
+    seen = []
+    for n in (1, 2, 3, 7):
+        threads(n)
+        out = nan_filled((20_011, 4), x.dtype)
+        getattr(onepass, op)(x, 1, out=out)
+        seen.append(out)
+    assert all(same_bits(seen[0], other) for other in seen[1:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

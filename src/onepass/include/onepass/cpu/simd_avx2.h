@@ -16,8 +16,11 @@ inline VecF::Bits lookup(const std::int32_t (&table)[8], VecF::Bits index) {
     const __m256i values = _mm256_load_si256(reinterpret_cast<const __m256i*>(table));
     return (VecF::Bits)_mm256_permutevar8x32_epi32(values, (__m256i)index);
 }
+inline VecF lookup(VecF table, VecF::Bits index) {
+    return (VecF::Native)_mm256_permutevar8x32_ps((__m256)table.v, (__m256i)index);
+}
 inline VecF lookup(const float (&table)[8], VecF::Bits index) {
-    return (VecF::Native)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)index);
+    return lookup(VecF((VecF::Native)_mm256_load_ps(table)), index);
 }
 
 // Whether a lane is below its limit.

@@ -18,8 +18,11 @@ constexpr int kLookupLanes = 16;
 inline VecF::Bits lookup(const std::int32_t (&table)[16], VecF::Bits index) {
     return (VecF::Bits)_mm512_permutexvar_epi32((__m512i)index, _mm512_load_si512(table));
 }
+inline VecF lookup(VecF table, VecF::Bits index) {
+    return (VecF::Native)_mm512_permutexvar_ps((__m512i)index, (__m512)table.v);
+}
 inline VecF lookup(const float (&table)[16], VecF::Bits index) {
-    return (VecF::Native)_mm512_permutexvar_ps((__m512i)index, _mm512_load_ps(table));
+    return lookup(VecF((VecF::Native)_mm512_load_ps(table)), index);
 }
 
 // Lanes of which something holds.
