@@ -17,10 +17,11 @@ from helpers import (
     to_numpy,
     torch_dtype,
 )
-from test_algorithms import CASES, longest_in_registers
+from test_algorithms import CASES, LANES, longest_in_registers
 
 import onepass
 from onepass import _engine, call_gradients, plan
+from onepass.machine import this_machine
 
 
 @pytest.mark.parametrize(("algorithm", "shape", "dim"), CASES)
@@ -85,6 +86,20 @@ def test_results_go_past_the_cache_where_it_cannot_hold_them():
         for op, past in (("softmax_backward", softmax), ("log_softmax_backward", log_softmax)):
             assert onepass.explain(op, (rows, 64), "float32").plan.nontemporal == past, (op, rows)
     assert onepass.explain("softmax_backward", (21_846, 64), "float32", dim=0).plan.nontemporal
+
+
+def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_so():
+    odd = 6 * LANES + 4
+    ways = (
+        ("softmax_backward", (64, 1000, odd), "float32", True),  # rows are written as one
+        ("log_softmax_backward", (64, 1000, odd), "float32", False),
+        ("softmax_backward", (20_000, 12, odd), "float32", False),  # short columns
+        ("log_softmax_backward", (1, 4096, 1001), "float32", True),  # rows of many lines
+        ("log_softmax_backward", (1, 8192, 1001), "bfloat16", False),
+        ("log_softmax_backward", (64, 1000, 192), "float32", True),  # of whole ones
+    )
+    for op, shape, dtype, past in ways:
+        assert onepass.explain(op, shape, dtype, dim=1).plan.nontemporal == past, (op, shape, dtype)
 
 
 def test_an_algorithm_that_cannot_serve_is_refused():
@@ -214,15 +229,33 @@ def test_short_columns(op, dtype, monkeypatch):
         dy[1, 1, width - 1] = -np.inf
         with np.errstate(all="ignore"):
             expected = expected_of(op, (dy, y), 1)
-        results = []
-        for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
-            monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
-            out, _ = nan_filled_past_a_line(y.shape, y.dtype, first)
-            call_gradients.run_planned(op, (y, dy), 1, False, None, out, None)
-            assert _engine.last_algorithm() in ("strided", "packed")
-            assert error_of(op, out, (dy, y), 1, expected) <= LIMITS[op, dtype], (length, width, past, first)
-            results.append(out)
-        assert all(same_bits(result, results[0]) for result in results), (length, width)
+        columns_wherever_they_go(op, (dy, y), expected, monkeypatch)
+
+
+def columns_wherever_they_go(op, given, expected, monkeypatch):
+    """The same of columns, along dim 1."""
+    dy, y = given
+    results = []
+    for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
+        monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+        out, surroundings = nan_filled_past_a_line(y.shape, y.dtype, first)
+        call_gradients.run_planned(op, (y, dy), 1, False, None, out, None)
+        assert _engine.last_algorithm() in ("strided", "packed")
+        assert error_of(op, out, given, 1, expected) <= LIMITS[op, y.dtype.name], (y.shape, past, first)
+        assert all(np.isnan(memory).all() for memory in surroundings), (y.shape, past, first)
+        results.append(out)
+    assert all(same_bits(result, results[0]) for result in results), y.shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", PAIRS)
+def test_rows_of_results_that_share_lines(op, dtype, monkeypatch):
+    """Written as one, tiles of all columns, and not: long rows by the whole lines they have, others in the cache."""
+    lanes = LANES // 2 if dtype == "float64" else LANES
+    tiles = plan._ROWS_PER_THREAD * this_machine().cores
+    for width in (lanes + 1, 5 * lanes + 3, 16 * lanes - 1, 24 * lanes + 1, 32 * lanes + 1):
+        given = inputs_of(op, (tiles + 1, 21, width), dtype, 1)
+        columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
 
 
 @pytest.mark.parametrize("types", [*itertools.product(DTYPES, DTYPES, DTYPES)], ids="-".join)

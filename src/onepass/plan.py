@@ -53,6 +53,11 @@ _EXP_TILE_VECTORS = 8
 # tiles for one: softmax of 64x1000x196, dim 1, 1.5x, log_softmax 2.0x, softmax of 128x500x250 1.6x.
 _JOINED_TILE_VECTORS = 32
 _SHORT_COLUMNS = 16
+# Rows of a gradient's results, of 32 bits or more, that end within lines go past the cache if they have so many
+# elements. Measured on a Zen 4, ms, past it and in it: softmax's, dim 0, 4096x1001 3.0 and 3.7, log_softmax's 3.2 and
+# 3.7; dim 1, 8x21x513x513 25.7 and 26.8, 100x300x257 4.8 and 5.3; but 64x1000x196 6.9 and 6.1, 2048x12x100 2.0 and 0.7,
+# 2000x16x49 0.57 and 0.32, bfloat16 4096x1001 2.2 and 1.4. With AVX2 4096x1001 2.6 and 3.1, 2048x12x100 0.94 and 0.69.
+_LONG_GRADIENT_ROW = 256
 # Bytes across a tile of a plain reduction where wider ones would be too few for all threads. Measured on a Zen 4, two
 # threads, sums of 1000 x 1000 float32 in L3, dim 0: 31 us, and 67 in chunks of tiles of 256 columns; 3000 x 1001 145
 # and 263.
@@ -214,21 +219,21 @@ def _nontemporal(problem: Problem, why: _Reasons, times: float = 1) -> bool:
 def _in_lines(problem: Problem, inner: Axis) -> bool:
     """Rows of a tile's results may go past the cache. Where they share their lines with others, half a line stored past
     the cache costs more than whole ones in it: softmax of 64x1000x196, dim 1, 5.2 ms for 3.9 on a Zen 4. Gradients,
-    which read twice as much as they write, lose nothing or 10%.
-    """
-    if problem.op in GRADIENTS:
-        return True
+    which read twice as much as they write, gain by the whole lines of long rows."""
     itemsize = ITEMSIZE[problem.result_dtype]
+    if problem.op in GRADIENTS and itemsize >= 4 and inner.size >= _LONG_GRADIENT_ROW:
+        return True
     steps = [inner.size, problem.reduce[0].y_stride, *(axis.y_stride for axis in problem.outer if axis is not inner)]
     return inner.y_stride == 1 and all(step * itemsize % _CACHE_LINE == 0 for step in steps)
 
 
 def _joins_rows(problem: Problem, inner: Axis) -> bool:
     """Rows of the results of a tile of all columns lie one behind the other, and are written together: what two of them
-    share is kept until it is a whole line."""
-    family = problem.op in ("softmax", "log_softmax")
-    many = problem.length > _SHORT_COLUMNS  # of fewer, all exponentials are in registers at once
-    return family and many and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
+    share is kept until it is a whole line. Not log_softmax's gradient, whose exponentials hide no better behind that:
+    2048x40x100, dim 1, 5.1 ms for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
+    joins = problem.op in ("softmax", "log_softmax", "softmax_backward")
+    many = problem.length > _SHORT_COLUMNS  # of fewer, all of a column is in registers at once
+    return joins and many and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
 
 
 def _register_vectors(problem: Problem, machine: Machine) -> int:

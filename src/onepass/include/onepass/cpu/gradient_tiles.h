@@ -114,11 +114,12 @@ class GradientTiles : TileGrid<T> {
         const GradientTiles& tiles;
         const Unit* ready = nullptr;
         const GradientColumns<RowOp, C>* columns = nullptr;
+        Carry* carry = nullptr;  // where rows of results share lines only with each other
 
         ONEPASS_INLINE void operator()(std::int64_t d) const {
             if (!ready) return;
             tiles.fetch_edges(ready->y, ready->width, d + kAhead);
-            tiles.write_row(*ready, d, *columns);
+            tiles.write_row(*ready, d, *columns, carry);
         }
         // Rows [begin, end), where the code of the row is not wanted once more.
         ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
@@ -281,7 +282,8 @@ class GradientTiles : TileGrid<T> {
     };
 
     template <class RowOp>
-    ONEPASS_INLINE void write_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns) const {
+    ONEPASS_INLINE void write_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns,
+                                  Carry* carry = nullptr) const {
         if (x_direct_ && (!RowOp::kSums || second_direct_)) {
             const std::int64_t x_at = d * steps_ * job_.reduce[0].x_stride,
                                second_at = d * steps_ * job_.reduce[0].z_stride;
@@ -289,16 +291,17 @@ class GradientTiles : TileGrid<T> {
                                        reinterpret_cast<const T*>(u.second) + second_at, columns};
             const auto value = [&](int j, int lanes)
                                    ONEPASS_INLINE_BODY { return lanes == W ? source(j) : source(j, lanes); };
-            if (Grid::template write_plain_row<false>(u.y, row_width(u.width, d), d, value)) return;
+            if (Grid::template write_plain_row<false>(u.y, row_width(u.width, d), d, value, carry)) return;
         }
-        write_any_row(u, d, columns);
+        write_any_row(u, d, columns, carry);
     }
     template <class RowOp>
-    ONEPASS_APART void write_any_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns) const {
+    ONEPASS_APART void write_any_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns,
+                                     Carry* carry) const {
         const int width = row_width(u.width, d);
         const T* x = read_x(u, d, width);
         const T* second = RowOp::kSums ? read_second(u, d, width) : nullptr;
-        Grid::write_row(u.y, d, width, Source<RowOp>{x, second, columns});
+        Grid::write_row(u.y, d, width, Source<RowOp>{x, second, columns}, carry);
     }
 
     // The second pass of a chunk. Chunks come backwards, as what the first one read last is still in the cache, but
@@ -372,14 +375,17 @@ class GradientTiles : TileGrid<T> {
         GradientColumns<RowOp, C> columns;
         GradientSums<C> sums;
         Unit ready{};
+        Carry carry;
+        Carry* const joined = Grid::joined_ ? &carry : nullptr;
         for (std::int64_t i = begin; i < end; ++i) {
             const Unit u = unit(i);
-            add_up<RowOp>(u, 0, tile_rows(), sums, {*this, i == begin ? nullptr : &ready, &columns});
+            add_up<RowOp>(u, 0, tile_rows(), sums, {*this, i == begin ? nullptr : &ready, &columns, joined});
             finish_totals(u, sums);
             set_columns(u, sums.total, columns);
             ready = u;
         }
-        Beside<RowOp>{*this, &ready, &columns}.rows(0, tile_rows());
+        Beside<RowOp>{*this, &ready, &columns, joined}.rows(0, tile_rows());
+        carry.flush();
     }
 
     template <class RowOp>
