@@ -1,4 +1,5 @@
 // Compiled once per instruction set: ONEPASS_ISA names it.
+#include "onepass/cpu/folded_rows.h"
 #include "onepass/cpu/transposed_rows.h"
 
 namespace onepass {
@@ -8,6 +9,13 @@ inline namespace ONEPASS_ISA {
 template void run_transposed<float>(const Job&, const void*, void*);
 template void run_transposed<double>(const Job&, const void*, void*);
 template void run_transposed_gradient<float>(const Job&, const Addresses&, void*);
+#endif
+#if defined(__AVX2__)  // kFolds
+#if !defined(__AVX512BF16__)
+template void run_folded<float>(const Job&, const void*, void*);
+template void run_folded<half>(const Job&, const void*, void*);
+#endif
+template void run_folded<bfloat16>(const Job&, const void*, void*);
 #endif
 #if !defined(__AVX512BF16__) && (!defined(__x86_64__) || defined(__AVX2__))  // kFewKernels
 template void run_transposed<half>(const Job&, const void*, void*);

@@ -302,7 +302,8 @@ inline double log_of_anchor(C shift, C magic) {
 }
 
 // log(d) for positive normal d, lane by lane: exponent * ln2 + 2s + cubic, NaN for NaN. Relative accuracy also next to
-// 1, where log_softmax of a row with one dominant element lives.
+// 1, where log_softmax of a row with one dominant element lives: of a result of type C, and more.
+template <class C>
 struct LogOfSum {
     VecD exponent, s, divisor, f, cubic;
 
@@ -315,9 +316,10 @@ struct LogOfSum {
         divisor = VecD(2.0) + f;
         s = f / divisor;
         const VecD z = s * s;
-        // 2 * atanh(s) = 2s + s * z * (2/3 + 2/5 z + ...), |s| <= 0.1716: 10 terms leave 2e-18
-        VecD p = 2.0 / 23;
-        for (int odd = 21; odd >= 3; odd -= 2) p = fma(p, z, VecD(2.0 / odd));
+        // 2 * atanh(s) = 2s + s * z * (2/3 + 2/5 z + ...), |s| <= 0.1716: 10 terms leave 2e-18, 6 leave 1e-12
+        constexpr int kLast = sizeof(C) == 8 ? 23 : 13;
+        VecD p = 2.0 / kLast;
+        for (int odd = kLast - 2; odd >= 3; odd -= 2) p = fma(p, z, VecD(2.0 / odd));
         cubic = s * z * p + (d - d);
     }
     ONEPASS_INLINE VecD value() const { return fma(exponent, VecD(kLn2), s + s + cubic); }
@@ -332,7 +334,7 @@ struct LogOfSum {
         low = rest - (high - sum);
     }
 };
-inline double log_of_sum(double d) { return LogOfSum(VecD(d)).value().v[0]; }
+inline double log_of_sum(double d) { return LogOfSum<double>(VecD(d)).value().v[0]; }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -1,8 +1,8 @@
-// Sums, means and extremes of tiny rows whose steps have several elements each (transposed.h), where they lie: a vector
-// takes as many whole steps as it holds, and at the end what lies a half of them apart is taken together, until one
-// step is left. Measured on a Zen 4, two threads, us, against batches that are transposed, float32: amax of 100000x5x4,
-// dim 1, 138 for 389, sums 136 for 342, 100000x8x2 150 for 270, 100000x3x7 150 for 385, 50000x16x4 150 for 430; with
-// AVX2 132 for 380, 110 for 370, 117 for 367, 118 for 376.
+// Sums, means and extremes of rows whose steps have a few elements each (transposed.h), where they lie: a vector takes
+// as many whole steps as it holds, and at the end what lies a half of them apart is taken together, until one step is
+// left. Measured on a Zen 4, two threads, us, against batches that are transposed and tiles, float32, dim 1: amax of
+// 100000x5x4 138 for 389, sums 130 for 342, 100000x3x7 150 for 385, 15000x30x5 90 for 750, 20000x100x2 120 for 630;
+// with AVX2 105 for 380, 88 for 370, 110 for 376, 180 for 510, 270 for 530.
 #pragma once
 
 #include "span.h"
@@ -10,10 +10,6 @@
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
-
-// Where there are instructions for it; not float64, whose sums are compensated.
-template <class T>
-constexpr bool kFolds = kLookupLanes == kLanes<float> && sizeof(Compute<T>) == 4;
 
 template <class T>
 class FoldedRows {
@@ -24,12 +20,6 @@ class FoldedRows {
     static constexpr int W = kLanes<C>;
 
    public:
-    // Rows that fill more than half of a vector; of fewer elements, several share one when transposed.
-    static bool serves(const Job& job) {
-        const bool plain = job.op == Op::sum || job.op == Op::mean || job.op == Op::amax || job.op == Op::amin;
-        return plain && job.inner.size > 1 && job.inner.size <= W && 2 * job.length * job.inner.size > W;
-    }
-
     FoldedRows(const Job& job, const void* x, void* y)
         : job_(job),
           x_(static_cast<const T*>(x)),
@@ -41,7 +31,7 @@ class FoldedRows {
         const int steps = job.length < fit ? static_cast<int>(job.length) : fit;
         span_ = steps * inner_;
         last_ = elements_ - span_;
-        first_copied_ = job.rows - (last_ + W + elements_ - 1) / elements_ + 1;
+        first_cut_ = job.rows - (last_ + W + elements_ - 1) / elements_ + 1;
         for (int n = steps; n > 1; n = (n + 1) / 2) halve(n);
         const int again = elements_ % span_ == 0 ? 0 : span_ - elements_ % span_;
         for (int lane = 0; lane < W; ++lane) fresh_[lane] = lane >= again ? ~0u : 0;
@@ -62,6 +52,8 @@ class FoldedRows {
     }
 
    private:
+    static constexpr int kAddedUp = 16;  // vectors, in float32
+
     // Of n steps in a vector the upper half goes to the lower; where there is none, lanes stay what they are, or add 0.
     void halve(int n) {
         Bits &from = from_[halvings_], &has = has_[halvings_];
@@ -91,14 +83,18 @@ class FoldedRows {
     // row, but not past the last one.
     template <class Visit>
     ONEPASS_INLINE void visit_row(std::int64_t r, Visit&& visit) const {
-        const T* x = x_ + r * elements_;
-        T copy[kMostTransposed + W];
-        if (r >= first_copied_) {
-            for (int i = 0; i < last_ + W; ++i) copy[i] = i < elements_ ? x[i] : T{};
-            x = copy;
-        }
+        const T* const x = x_ + r * elements_;
+        if (r >= first_cut_) return visit_cut_row(x, (job_.rows - r) * elements_, visit);
         for (int at = 0; at < last_; at += span_) visit(load(x + at), false);
         visit(load(x + last_), true);
+    }
+    template <class Visit>
+    ONEPASS_INLINE void visit_cut_row(const T* x, std::int64_t left, Visit&& visit) const {
+        const auto cut = [&](int at) {
+            return left - at >= W ? load(x + at) : load_n(x + at, static_cast<int>(left - at), C(0));
+        };
+        for (int at = 0; at < last_; at += span_) visit(cut(at), false);
+        visit(cut(last_), true);
     }
 
     // What is written past the row's own results is written over by the next one's; the last ones of a range write no
@@ -112,6 +108,7 @@ class FoldedRows {
 
     template <int kHalvings, bool kMean>
     ONEPASS_INLINE void sums(std::int64_t begin, std::int64_t end) const {
+        if (elements_ > kAddedUp * span_) return long_sums<kMean>(begin, end);
         for (std::int64_t r = begin; r < end; ++r) {
             V sum = C(0);
             visit_row(r, [&](V v, bool last) ONEPASS_INLINE_BODY { sum = sum + (last ? only(fresh_, v) : v); });
@@ -123,6 +120,33 @@ class FoldedRows {
                 sum = wide.rounded();
             }
             put(r, end, sum);
+        }
+    }
+
+    // Of more vectors than may be added up in float32: sixteen go to float64, and lanes are folded there.
+    template <bool kMean>
+    ONEPASS_INLINE void long_sums(std::int64_t begin, std::int64_t end) const {
+        for (std::int64_t r = begin; r < end; ++r) {
+            WideSum<C> total;
+            V sum = C(0);
+            int added = 0;
+            visit_row(r, [&](V v, bool last) ONEPASS_INLINE_BODY {
+                sum = sum + (last ? only(fresh_, v) : v);
+                if (++added < kAddedUp) return;
+                total.add(sum);
+                sum = C(0);
+                added = 0;
+            });
+            total.add(sum);
+            alignas(kCacheLine) double lanes[W];
+            total.store_lanes(lanes);
+            for (int n = span_ / inner_; n > 1; n = (n + 1) / 2) {
+                const int half = (n + 1) / 2 * inner_;
+                for (int lane = half; lane < n * inner_; ++lane) lanes[lane - half] += lanes[lane];
+            }
+            WideSum<C> whole{load(lanes), load(lanes + kLanes<double>)};
+            if constexpr (kMean) whole.divide_by(static_cast<double>(length_));
+            put(r, end, whole.rounded());
         }
     }
 
@@ -159,7 +183,7 @@ class FoldedRows {
     const T* x_;
     T* y_;
     std::int64_t length_;
-    std::int64_t first_copied_;  // rows from this one on have no vector behind them
+    std::int64_t first_cut_;  // rows from this one on have no vector behind them
     int inner_;
     int elements_;  // of a row
     int span_;      // lanes of a vector that are whole steps of a row
@@ -168,6 +192,11 @@ class FoldedRows {
     Bits fresh_;
     Bits from_[3], has_[3];
 };
+
+template <class T>
+void run_folded(const Job& job, const void* x, void* y) {
+    FoldedRows<T>(job, x, y).run();
+}
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

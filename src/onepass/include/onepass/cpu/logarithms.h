@@ -10,7 +10,7 @@ inline namespace ONEPASS_ISA {
 // (With a float64 result, the rounding of a float64 logarithm would show.)
 template <class C>
 ONEPASS_INLINE void lse_of(VecD m, VecD d, double unit, VecD& sum, VecD& rest) {
-    const LogOfSum logarithm(d * VecD(unit));
+    const LogOfSum<C> logarithm(d * VecD(unit));
     VecD log, log_low = 0.0;
     if constexpr (sizeof(C) == 4) {
         log = logarithm.value();

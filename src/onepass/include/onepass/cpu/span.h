@@ -351,7 +351,7 @@ inline void split_lse(double m, double d, C& high, C& low) {
         s = log_of_sum(d);
     } else {  // a float64 result shows the rounding of a float64 logarithm
         VecD log, log_low;
-        LogOfSum(VecD(d)).split(log, log_low);
+        LogOfSum<double>(VecD(d)).split(log, log_low);
         s = log.v[0];
         s_low = log_low.v[0];
     }

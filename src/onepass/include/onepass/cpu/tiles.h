@@ -40,6 +40,9 @@ class Tiles : TileGrid<T> {
 
     void run() {
         if (job_.split) return run_split(Grid::units());
+        if constexpr (kFolds<T>) {
+            if (packed_ && folds<T>(job_)) return run_folded<T>(job_, x_, y_);
+        }
         if (packed_ && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (is_short()) {

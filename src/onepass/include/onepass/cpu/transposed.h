@@ -44,24 +44,47 @@ inline bool adjoin(const Job& job, Stride stride, std::int64_t steps) {
     return job.rows == 1 || job.outer[0].*stride == steps * inner;
 }
 
-// Whether those of this job are such rows, of type T: few or many, or their number would show in the last bits. Of
-// gradients neither float64, which short_columns.h does not sum, nor rows of float32 that fill more than half of a
-// vector: those cost less where they are (gradient_short_rows.h).
+// Whether the rows of this job, and their results, follow each other so in memory, and are of type T.
+template <class T>
+inline bool in_sequence(const Job& job) {
+    if (job.split || job.outer.count > 1 || job.reduce.count != 1 || job.length < 2) return false;
+    return job.in == DTypeOf<T>::value && job.out == DTypeOf<T>::value && adjoin(job, &Axis::x_stride, job.length) &&
+           adjoin(job, &Axis::y_stride, is_elementwise(job.op) ? job.length : 1);
+}
+
+// Whether those are tiny: few or many, or their number would show in the last bits. Of gradients neither float64, which
+// short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost less where they
+// are (gradient_short_rows.h).
 template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
-    if (job.split || job.outer.count > 1 || job.reduce.count != 1 || job.length < 2) return false;
-    if (job.length > kMostTransposedSteps || elements > kMostTransposed) return false;
-    if (job.in != DTypeOf<T>::value || job.out != DTypeOf<T>::value) return false;
+    if (job.length > kMostTransposedSteps || elements > kMostTransposed || !in_sequence<T>(job)) return false;
     if (is_gradient(job.op)) {
         const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
         const bool held = sizeof(T) == 4 && job.inner.size == 1 && 2 * elements > kLanes<float>;
         if (!pairs || held || !adjoin(job, &Axis::z_stride, job.length)) return false;
     }
-    return adjoin(job, &Axis::x_stride, job.length) &&
-           adjoin(job, &Axis::y_stride, is_elementwise(job.op) ? job.length : 1);
+    return true;
 }
 
+// Whether sums, means and extremes are of rows whose steps have several elements, and which fill more than half of a
+// vector (of fewer elements, several share one when transposed) and no more memory than this. Where there are
+// instructions for it; not of float64, whose sums are compensated.
+template <class T>
+constexpr bool kFolds = kLookupLanes == kLanes<float> && sizeof(Compute<T>) == 4;
+// Elements of a row. Of longer ones several vectors at a time (tiles.h) are faster by AVX2: sums of 1024x300x3, dim 1,
+// 64 us for 79 on a Zen 4; by AVX-512 folding takes 50 for 80, of 500x1000x4 61 for 96.
+constexpr int kMostFolded = kVectorBytes == 64 ? 4096 : 512;
+template <class T>
+inline bool folds(const Job& job) {
+    constexpr int W = kLanes<float>;
+    const bool plain = job.op == Op::sum || job.op == Op::mean || job.op == Op::amax || job.op == Op::amin;
+    const std::int64_t inner = job.inner.size, elements = job.length * inner;
+    if (!kFolds<T> || !plain || inner < 2 || inner > W) return false;
+    return 2 * elements > W && elements <= kMostFolded && in_sequence<T>(job);
+}
+template <class T>
+void run_folded(const Job& job, const void* x, void* y);
 template <class T>
 void run_transposed(const Job& job, const void* x, void* y);
 template <class T>

@@ -4,7 +4,6 @@
 
 #include "across.h"
 #include "column_reductions.h"
-#include "folded_rows.h"
 #include "gradient_ops.h"
 #include "short_columns.h"
 #include "transposed.h"
@@ -184,9 +183,6 @@ inline void extremes_of(Columns& c) {
 
 template <class T>
 void run_transposed(const Job& job, const void* x, void* y) {
-    if constexpr (kFolds<T>) {
-        if (FoldedRows<T>::serves(job)) return FoldedRows<T>(job, x, y).run();
-    }
     using Columns = typename TransposedRows<T>::Columns;
     TransposedRows<T>(job, {x}, y).run([&](Columns& c) {
         switch (job.op) {
