@@ -107,20 +107,29 @@ _TINY_ROWS = {
 _ODD_COLUMNS: dict[tuple[tuple[int, ...], int], str] = {
     ((100_000, 5, 4), 1): "a few classes beside a few others",
     ((1024, 300, 3), 1): "sequences of colours",
+    ((15_000, 30, 5), 1): "windows over a few measurements",
+    ((256, 3, 1000), 1): "three classes, many places",
     ((2, 21, 257, 257), 1): "segmentation of an odd image",
     ((3, 700_000), 0): "the channels of an image as planes",
     ((1000, 1001), 0): "columns of samples, an odd number",
 }
+_ODD_GRADIENTS = ((2048, 12, 100), (2048, 40, 100), (500, 100, 49))
 
 
 def _everyday() -> list[Cell]:
     ops = ("softmax", "log_softmax", "logsumexp", "sum", "amax")
-    return [
+    rows = [
         Cell("everyday", op, shape, why, dtype=dtype)
         for shape, why in _TINY_ROWS.items()
         for dtype in ("float32", "bfloat16")
         for op in (*ops, "softmax_backward")
-    ] + [Cell("everyday", op, of_columns, why, dim) for (of_columns, dim), why in _ODD_COLUMNS.items() for op in ops]
+    ]
+    columns = [
+        Cell("everyday", op, of_columns, why, dim) for (of_columns, dim), why in _ODD_COLUMNS.items() for op in ops
+    ]
+    why = "results whose rows end within cache lines"
+    gradients = [Cell("everyday", op, shape, why, 1) for shape in _ODD_GRADIENTS for op in GRADIENTS]
+    return rows + columns + gradients
 
 
 def _registry() -> tuple[Cell, ...]:
