@@ -99,7 +99,7 @@ def _many_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
 
 
 def _walk(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Walk:
-    """What blocks are to be like that walk along a tile."""
+    """What blocks that share a tile are to be like."""
     if choice.problem.op in REDUCTIONS:  # the states of packs of 8 leave 512 threads no registers
         return Walk(LOOP_THREADS if pack < 8 else SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
     if choice.elementwise or pack > 1:
@@ -148,9 +148,8 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
         # H200, November 2026, us: logsumexp 1000000x4 float32, dim 0, 27.8 by 132 blocks, 43.0 by 256; sum 22.1, 26.8.
         along = threads // across if choice.elementwise else min(32, threads // across)
         idle = tiles * along * 2 < choice.device.multiprocessors
-        most = (
-            choice.device.multiprocessors // tiles if idle else min(walk.rounds * at_once // tiles, threads // across)
-        )
+        for_each = walk.rounds * at_once // tiles
+        most = choice.device.multiprocessors // tiles if idle else min(for_each, threads // across)
         if not choice.elementwise and most > threads // across:
             # The threads along a tile read the states of as many blocks at a time: sum of 65536x64 bfloat16, dim 0,
             # 28.2 by 128 blocks, 32.5 by 132.

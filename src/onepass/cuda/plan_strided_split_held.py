@@ -98,7 +98,7 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
 
 
 def _by_few_columns(choice: Choice, widest: int) -> bool:
-    """Whether what is not written is better held a few columns to a cluster, an element at a time."""
+    """Whether what is not written is better held a few columns to a cluster, an element or two at a time."""
     problem, multiprocessors = choice.problem, choice.device.multiprocessors
     if choice.elementwise or choice.tuning.clustered is not None:
         return False

@@ -83,7 +83,7 @@ SLICE_BYTES = 64 << 10
 
 
 class Walk(NamedTuple):
-    """How a tile is cut whose blocks walk along it and keep nothing."""
+    """Blocks that share a tile and meet in scratch memory; width and rounds, where they keep nothing of it."""
 
     threads: int  # of a block
     resident: int  # blocks on a multiprocessor
