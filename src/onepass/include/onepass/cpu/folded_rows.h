@@ -41,6 +41,7 @@ class FoldedRows {
         const std::int64_t by_size = (std::int64_t{1} << 18) / (elements_ * static_cast<std::int64_t>(sizeof(T))) + 1;
         const std::int64_t by_share = job_.rows / (job_.threads * 4) + 1;
         auto body = [&](std::int64_t begin, std::int64_t end) {
+            if (adds_up_long_rows()) return add_up_long_rows(begin, end);
             switch (halvings_) {
                 case 0: return reduce<0>(begin, end);
                 case 1: return reduce<1>(begin, end);
@@ -64,6 +65,14 @@ class FoldedRows {
             from[lane] = upper ? lane + half * inner_ : lane;
             has[lane] = upper ? ~0u : 0;
         }
+    }
+
+    bool adds_up_long_rows() const {
+        return (job_.op == Op::sum || job_.op == Op::mean) && elements_ > kAddedUp * span_;
+    }
+    void add_up_long_rows(std::int64_t begin, std::int64_t end) const {
+        const FoldedRows rows(*this);  // as in reduce()
+        job_.op == Op::mean ? rows.template long_sums<true>(begin, end) : rows.template long_sums<false>(begin, end);
     }
 
     template <int kHalvings>
@@ -108,7 +117,6 @@ class FoldedRows {
 
     template <int kHalvings, bool kMean>
     ONEPASS_INLINE void sums(std::int64_t begin, std::int64_t end) const {
-        if (elements_ > kAddedUp * span_) return long_sums<kMean>(begin, end);
         for (std::int64_t r = begin; r < end; ++r) {
             V sum = C(0);
             visit_row(r, [&](V v, bool last) ONEPASS_INLINE_BODY { sum = sum + (last ? only(fresh_, v) : v); });
