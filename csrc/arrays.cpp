@@ -5,6 +5,7 @@
 #include <numpy/arrayobject.h>
 
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "memory.h"
@@ -204,7 +205,12 @@ dlpack::ManagedTensor* block_tensor(DType dtype, int ndim, const std::int64_t* s
         set_memory_error(bytes);
         return nullptr;
     }
-    auto* t = new BlockTensor;
+    auto* t = new (std::nothrow) BlockTensor;
+    if (!t) {
+        give_block(block);
+        set_memory_error(bytes);
+        return nullptr;
+    }
     std::int64_t stride = 1;
     for (int i = ndim - 1; i >= 0; --i) {
         t->shape[i] = shape[i];

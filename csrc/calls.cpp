@@ -23,9 +23,9 @@ constexpr std::int64_t kReleaseBytes = std::int64_t{256} << 10;
 constexpr std::size_t kMostRemembered = 4096;
 
 // The first six in the order of the engine's Algorithm; the others are a GPU's.
-constexpr const char* kAlgorithmNames[] = {"registers",  "row",     "online", "split",        "strided",
-                                           "packed",     "warp",    "block",  "block_smem",   "block_uncached",
-                                           "three_pass", "cluster", "stream", "strided_split"};
+constexpr const char* kAlgorithmNames[] = {
+    "registers", "row",        "online",         "split",      "strided", "packed", "warp",         "warp_smem",
+    "block",     "block_smem", "block_uncached", "three_pass", "cluster", "stream", "strided_split"};
 
 thread_local const char* last_run = "";
 struct {
@@ -82,7 +82,8 @@ struct Same {
 
 // Changed under the GIL and the mutex, so read under either. Never destroyed: what it holds may refer to Python
 // objects, and outlive the interpreter.
-auto& remembered = *new std::unordered_map<KeptKey, std::shared_ptr<const Bound>, Hash, Same>;
+using Remembered = std::unordered_map<KeptKey, std::shared_ptr<const Bound>, Hash, Same>;
+auto& remembered = *new Remembered;
 std::mutex& remembered_mutex = *[] {
     static auto* mutex = new std::mutex;
     pthread_atfork([] { mutex->lock(); }, [] { mutex->unlock(); }, [] { mutex->unlock(); });
@@ -153,12 +154,19 @@ bool add_out(Key& key, PyObject* out, ArrayView& view) {
     return true;
 }
 
+// Anything else is as true as Python finds it, which its address does not say.
+bool add_flags(Key& key, PyObject* keepdim, std::int64_t others) {
+    if (keepdim != Py_True && keepdim != Py_False) return false;
+    key.add(others | (keepdim == Py_True ? 1 : 0));
+    return true;
+}
+
 // The key of a call, and views of its arrays. False if it is not one that can be hot.
 bool key_of(PyObject* const* args, Key& key, ArrayView& x, ArrayView& out, bool& has_out) {
     if (!view_array(args[1], x)) return false;
     has_out = args[5] != Py_None;
     if (!add_int(key, args[0])) return false;
-    key.add(std::int64_t{x.kind} << 2 | (args[3] == Py_True ? 1 : 0) | (has_out ? 2 : 0));
+    if (!add_flags(key, args[3], std::int64_t{x.kind} << 2 | (has_out ? 2 : 0))) return false;
     key.add(x);
     if (!add_dims(key, args[2]) || !add_dtype(key, args[4]) || !add_algorithm(key, args[6])) return false;
     return !has_out || add_out(key, args[5], out);
@@ -178,7 +186,8 @@ bool key_of_gradient(PyObject* const* args, Key& key, GradientViews& v) {
     if (!view_array(args[1], v.x) || !view_array(args[2], v.second)) return false;
     if (v.has_third && !view_array(args[3], v.third)) return false;
     if (!add_int(key, args[0])) return false;
-    key.add(std::int64_t{v.x.kind} << 3 | (args[5] == Py_True ? 1 : 0) | (v.has_out ? 2 : 0) | (v.has_third ? 4 : 0));
+    const std::int64_t has = (v.has_out ? 2 : 0) | (v.has_third ? 4 : 0);
+    if (!add_flags(key, args[5], std::int64_t{v.x.kind} << 3 | has)) return false;
     key.add(v.x);
     key.add(v.second.kind);
     key.add(v.second);
@@ -191,9 +200,10 @@ bool key_of_gradient(PyObject* const* args, Key& key, GradientViews& v) {
 }
 
 void keep(const Key& key, std::shared_ptr<const Bound> bound) {
+    Remembered forgotten;  // dies after the lock: what it holds may run Python, which may call us
     const std::lock_guard lock(remembered_mutex);
-    if (remembered.size() >= kMostRemembered) remembered.clear();
-    remembered.insert_or_assign({std::string(key.bytes()), key.hash()}, std::move(bound));
+    if (remembered.size() >= kMostRemembered) remembered.swap(forgotten);
+    remembered[{std::string(key.bytes()), key.hash()}].swap(bound);
 }
 
 void run_kernel(const CpuCall& call, const Sources& in, void* y) {
@@ -320,8 +330,9 @@ void remember_gradient(PyObject* const* args, std::shared_ptr<const Bound> bound
 }
 
 void forget_all() {
+    Remembered forgotten;
     const std::lock_guard lock(remembered_mutex);
-    remembered.clear();
+    remembered.swap(forgotten);
 }
 
 std::shared_ptr<const Bound> find_routed(const RoutedCall& call) {

@@ -49,11 +49,16 @@ Maker::Maker(Maker&& other) noexcept
       keyword_names_(std::exchange(other.keyword_names_, nullptr)),
       args_(std::exchange(other.args_, {})) {}
 
+// The last to hold it may be a thread of torch's, without the GIL.
 Maker::~Maker() {
+    const bool holds_any = make_ || finish_ || keyword_names_ || args_.size() > 1;
+    if (!holds_any || !Py_IsInitialized()) return;
+    const PyGILState_STATE state = PyGILState_Ensure();
     Py_XDECREF(make_);
     Py_XDECREF(finish_);
     Py_XDECREF(keyword_names_);
     for (PyObject* arg : args_) Py_XDECREF(arg);
+    PyGILState_Release(state);
 }
 
 PyObject* Maker::operator()(const ArrayView& x, const Result& result, void** data) const {

@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 
 #include "poison.h"
@@ -55,10 +56,16 @@ class BlockCache {
             return;
         }
         shrink_to(stats_.bound_bytes - size);
+        try {
+            Recent node(1, block);
+            // Before its equals: the next to take one of this size gets what the processor's cache may still hold.
+            by_size_.emplace_hint(by_size_.lower_bound(size), size, node.begin());
+            recent_.splice(recent_.begin(), node);
+        } catch (const std::bad_alloc&) {  // no memory to keep a list of memory
+            unmap(block, size);
+            return;
+        }
         allow_only(block, 0, size);
-        recent_.push_front(block);
-        // Before its equals: the next to take one of this size gets the one that the processor's cache may still hold.
-        by_size_.emplace_hint(by_size_.lower_bound(size), size, recent_.begin());
         stats_.cached_bytes += size;
         ++stats_.cached_blocks;
     }
@@ -114,8 +121,13 @@ class BlockCache {
     }
 
     void* hand_out(void* block, std::size_t size, std::size_t asked) {
+        try {
+            live_.emplace(block, size);
+        } catch (const std::bad_alloc&) {
+            unmap(block, size);
+            return nullptr;
+        }
         allow_only(block, asked, size);
-        live_.emplace(block, size);
         stats_.live_bytes += size;
         ++stats_.live_blocks;
         return block;

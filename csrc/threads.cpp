@@ -110,14 +110,13 @@ thread_local ThreadLender lender = nullptr;
 std::atomic<bool> may_borrow{true};
 
 void run_on_borrowed(Region& region, int threads) {
-    lender(
-        threads,
-        [](void* context) {
-            const bool before = std::exchange(is_helper, true);
-            static_cast<Region*>(context)->work();
-            is_helper = before;
-        },
-        &region);
+    const auto work = [](void* context) {
+        const bool before = std::exchange(is_helper, true);
+        static_cast<Region*>(context)->work();
+        is_helper = before;
+    };
+    lender(threads, work, &region);
+    work(&region);  // what is left where the lender gave no thread
 }
 
 class Pool {

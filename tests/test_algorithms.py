@@ -26,6 +26,7 @@ from ulp import max_ulp
 
 import onepass
 from onepass import _engine, call, plan, reference, report
+from onepass.cuda import plan as cuda_plan
 from onepass.machine import this_machine
 from onepass.plan import _ROWS_PER_THREAD
 
@@ -492,3 +493,12 @@ def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_s
         assert chosen.nontemporal == past, (shape, chosen)
         assert tile in (None, chosen.tile), (shape, chosen)
     assert not onepass.explain("softmax", (64, 300, 98), "bfloat16", dim=1).plan.nontemporal  # 8 MB: within the cache
+
+
+def test_calls_by_any_algorithm_are_remembered():
+    x = random_array((2, 3))
+    problem = call.problem_of("softmax", x, None, -1)
+    bound = call.bind(problem, plan.make_plan(problem, this_machine(), 1, None))
+    for name in {*plan.ALGORITHMS, *cuda_plan.ALGORITHMS}:
+        _engine.remember(0, x, -1, False, None, None, name, bound)
+        assert same_bits(_engine.call(0, x, -1, False, None, None, name), onepass.softmax(x)), name

@@ -248,6 +248,22 @@ def test_functions_of_the_module_check_theirs():
     raises(ValueError, "softmax", ["dim 2", "(2, 3)"], lambda: onepass.explain("softmax", (2, 3), dim=2))
 
 
+@pytest.mark.parametrize("op", [op for op in EVERY if op not in ELEMENTWISE])
+def test_keepdim_is_as_true_as_python_finds_it(op):
+    """Whatever the calls before it have made the engine remember."""
+    function = getattr(onepass, op)
+    x = np.ones((5, 7), np.float32)
+    for keepdim in (False, True):
+        for same in (keepdim, int(keepdim), np.bool_(keepdim), [0] * keepdim):
+            for _ in range(2):
+                assert function(x, keepdim=same).shape == ((5, 1) if keepdim else (5,)), same
+
+
+def test_a_parameter_is_explained_as_a_tensor_is():
+    explained = onepass.explain("softmax", torch.nn.Parameter(T.clone()))
+    assert explained.plan == onepass.explain("softmax", T).plan
+
+
 def test_a_result_too_large_for_memory_says_how_large():
     x = np.ndarray((1 << 50,), np.float32, np.zeros(1, np.float32), 0, (0,))
     with pytest.raises(MemoryError, match="softmax|4.*PiB|4503599627370496"):

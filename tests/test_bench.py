@@ -10,14 +10,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from onepass import reference
 from onepass.bench import list_cells, peers, report, run, run_benchmark
-from onepass.bench.cells import CELLS, GROUPS, Cell, select
+from onepass.bench.cells import CELLS, GROUPS, Cell
 from onepass.bench.document import SCHEMA, describe_cell
 from onepass.bench.results import CellReport, Outcome, geometric_mean, summarize
+from onepass.bench.selection import CPU_ELEMENTS, sample, select
+from onepass.bench.standing import standing
 from onepass.bench.timing import Effort, Meter, Reading, Timing, Window, interleave
 from onepass.bench.verify import Verifier, WrongResult
+from onepass.cli import app
 
 TINY = Effort(rounds=2, most_rounds=2, window_seconds=1e-4)
 
@@ -65,6 +69,32 @@ def test_select_takes_names_groups_and_globs_and_names_what_is_near():
     assert 3 <= len(select(None, quick=True)) <= 8
     with pytest.raises(ValueError, match=r"'softmx-4096x1024'.*softmax-4096x1024"):
         select(["softmx-4096x1024"], quick=False)
+
+
+def test_a_problem_that_no_table_has_is_spelled_as_names_are():
+    asked = select(["sum-3x70x5-dim-2-bfloat16-numpy", "amax-9", "softmax-8x8-torch"], quick=False)
+    assert [cell.name for cell in asked] == ["softmax-8x8-torch", "sum-3x70x5-dim-2-bfloat16-numpy", "amax-9"]
+    first, second = asked[1:]
+    assert (first.op, first.shape, first.dim, first.length) == ("sum", (3, 70, 5), -2, 70)
+    assert (first.dtype, first.framework, first.group) == ("bfloat16", "numpy", "asked")
+    assert (second.shape, second.dim, second.dtype, second.framework) == ((9,), -1, "float32", "any")
+    for text in ("median-8x9", "sum-8x0", "sum-8x9-dim2", "sum-8x9-int8", "sum-8x9-dim0-", "sum-*x9"):
+        with pytest.raises(ValueError, match="is named"):
+            select([text], quick=False)
+
+
+def test_a_sample_is_the_same_for_a_seed_and_has_sizes_of_all_magnitudes():
+    cells = sample(400, 1, CPU_ELEMENTS, Cell)
+    assert cells == sample(400, 1, CPU_ELEMENTS, Cell) != sample(400, 2, CPU_ELEMENTS, Cell)
+    assert len({cell.name for cell in cells}) == 400
+    assert {cell.dtype for cell in cells} == {"float32", "bfloat16"}
+    assert {cell.op for cell in cells} == {cell.op for cell in CELLS}
+    lengths = sorted(cell.length for cell in cells)
+    assert lengths[0] < 5 and lengths[-1] > 1 << 20
+    inners = [cell.shape[2] for cell in cells if len(cell.shape) == 3]
+    assert 150 < len(inners) < 250 and min(inners) == 2
+    sizes = [np.prod(cell.shape) for cell in cells]
+    assert CPU_ELEMENTS[0] // 2 <= min(sizes) and max(sizes) <= CPU_ELEMENTS[1]
 
 
 def test_bytes_moved_count_the_input_and_the_result():
@@ -363,9 +393,11 @@ def test_a_plot_is_drawn(tmp_path, document, suffix):
 
 def test_wrong_usage_is_2_and_names_the_choices(capsys):
     for arguments, complaint in (
-        ({"cells": ["softmax-8x8"]}, "softmax-8x8-numpy"),
+        ({"cells": ["softmax-8x8-nump"]}, "softmax-8x8-numpy"),
+        ({"cells": ["softmax-8x8-dim2"]}, "spelled like softmax-64x1000x196-dim1"),
         ({"against": ["tensorflow"]}, "there are onepass, torch"),
         ({"repeats": 0}, "at least 1"),
+        ({"samples": 0}, "samples is 0; expected at least 1"),
     ):
         assert run_benchmark(**arguments) == 2
         assert complaint in capsys.readouterr().err
@@ -381,6 +413,36 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path, ca
         assert run_benchmark(cells=["softmax-8x8-numpy"], **arguments) == 1
         assert complaint in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_ends_with_where_it_is_behind_fresh_or_in_out():
+    outcomes = [
+        outcome_of(peer, mode, seconds * 1e-6)
+        for peer, mode, seconds in (
+            *(("onepass", "fresh", 5.0), ("onepass", "out", 4.0), ("torch", "fresh", 4.9)),  # 2% is no difference
+            *(("torch", "out", 2.0), ("numpy", "out", 1.0), ("jax", "fresh", 4.0)),
+        )
+    ]
+    cell = describe_cell(CellReport(cell_of(), algorithm="row", outcomes=tuple(outcomes)), brief=False)
+    found = standing([cell], ["torch", "numpy", "jax"])
+    assert (found["regions"], found["cells"]) == ({}, 1)
+    assert [(one["peer"], one["algorithm"], one["times_slower"]) for one in found["behind"]] == [
+        ("numpy out=", "row", pytest.approx(4.0)),
+        ("jax", "row", pytest.approx(1.25)),
+    ]
+    assert standing([cell], ["torch"])["behind"][0]["peer"] == "torch out="
+
+
+def test_a_sample_runs_from_the_command_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "FULL", TINY)
+    monkeypatch.setattr(run, "CPU_ELEMENTS", (1 << 8, 1 << 12))
+    path = tmp_path / "sample.json"
+    done = CliRunner().invoke(app, ["bench", "--sample", "3", "--seed", "5", "--against", "numpy", "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "behind the fastest peer" in done.output
+    cells = json.loads(path.read_text())["cells"]
+    assert [cell["name"] for cell in cells] == [cell.name for cell in sample(3, 5, (1 << 8, 1 << 12), Cell)]
+    assert all(outcome["status"] == "ok" for cell in cells for outcome in cell["outcomes"])
 
 
 def test_a_wrong_result_of_onepass_is_exit_code_1(monkeypatch, capsys):

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from onepass.bench import gpu_run, run, show_results
-from onepass.bench.cells import select
 from onepass.bench.document import NotOneRun, describe_cell, document, read_documents
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
 from onepass.bench.gpu_heat import draw_heat
@@ -18,6 +17,7 @@ from onepass.bench.gpu_peers import GPU_PEERS
 from onepass.bench.gpu_plot import draw
 from onepass.bench.peers import Peer
 from onepass.bench.results import CellReport, Outcome
+from onepass.bench.selection import GPU_ELEMENTS, sample, select
 from onepass.bench.standing import standing
 from onepass.bench.timing import Timing, Window
 from onepass.cli import app
@@ -84,6 +84,12 @@ def test_a_cell_says_which_libraries_take_part(monkeypatch, group, taking_part):
 # where onepass stands
 
 
+def test_a_sample_on_a_gpu_is_of_its_cells():
+    cells = sample(50, 0, GPU_ELEMENTS, GpuCell)
+    assert all(isinstance(cell, GpuCell) and cell.name.startswith("sample-") for cell in cells)
+    assert select(["sum-8x9-dim0"], False, GPU_CELLS, GpuCell)[0].name == "asked-sum-8x9-dim0"
+
+
 def test_standing_compares_fresh_results_of_the_same_cell():
     cells = [
         cell_of((8192, 8192), {"copy": 100e-6, "onepass": 100e-6, "torch": 400e-6, "quack": 98e-6}),
@@ -92,7 +98,7 @@ def test_standing_compares_fresh_results_of_the_same_cell():
         cell_of((16, 32), {"copy": 10e-6, "onepass": 20e-6, "torch": 10e-6}, op="log_softmax"),
         cell_of((8, 8), {"copy": 1e-6, "onepass": 9e-6, "torch": 1e-6}, group="calls"),
     ]
-    found = standing(cells, GPU, ["torch", "quack"])
+    found = standing(cells, ["torch", "quack"], GPU)
     regions = found["regions"]
     assert {name: region["cells"] for name, region in regions.items()} == {
         "all": 3,
@@ -120,14 +126,14 @@ def test_standing_compares_fresh_results_of_the_same_cell():
 
 def test_rows_that_no_chip_holds_are_not_asked_to_run_at_a_copys_speed():
     cells = [cell_of((2, 33554432), {"copy": 130e-6, "onepass": 215e-6})]
-    assert standing(cells, GPU, [])["regions"]["large"]["cells"] == 0
+    assert standing(cells, [], GPU)["regions"]["large"]["cells"] == 0
 
 
 def test_what_is_not_timed_is_behind_nobody():
     cell = cell_of((8192, 8192), {"copy": 1e-4, "onepass": 1e-4, "torch": 2e-4})
     wrong = asdict(replace(outcome_of("quack", 1e-6), status="wrong", timing=None))
     cell["outcomes"].append({key: value for key, value in wrong.items() if key != "timing"})
-    assert standing([cell], GPU, ["torch", "quack"])["behind"] == []
+    assert standing([cell], ["torch", "quack"], GPU)["behind"] == []
 
 
 # reading what was written

@@ -73,6 +73,7 @@ def test_a_call_with_out_is_one_launch(gpu, array):
         ({"algorithm": "split"}, "split"),
         ({"algorithm": "stream"}, "stream"),
         ({"algorithm": "cluster"}, "cluster"),
+        ({"algorithm": "warp_smem"}, "warp_smem"),
         ({"algorithm": "strided_split", "dim": 0}, "strided_split"),
     ],
     ids=str,

@@ -323,3 +323,15 @@ def test_the_only_probability_of_a_row_is_one(length, dtype):
     x[:, length // 2] = random_array((50,), dtype, sigma=3)
     y = onepass.softmax(x).astype(np.float64)
     assert (y[:, length // 2] == 1).all() and (y.sum(1) == 1).all()
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("float16", 2.0**-5), ("bfloat16", 2.0**-2)])
+@pytest.mark.parametrize("columns", [2, 3000])
+def test_float64_becomes_16_bits_in_one_rounding(dtype, unit, columns):
+    """Beside a tie of the result's, in float32 the tie itself. Above 32 units are as given, and exp(-40) is nothing."""
+    halves = np.array([0.5, 0.5, 1.5, 1.5])
+    beside = np.array([-1, 1, -1, 1]) * 2.0**-30
+    x = np.full((4, columns), -np.inf)
+    x[:, 0], x[:, -1] = -(40 + halves * unit + beside), 0
+    got = onepass.log_softmax(x, dtype=getattr(ml_dtypes, dtype, dtype))[:, 0]
+    assert got.astype(np.float64).tolist() == [-40, -40 - unit, -40 - unit, -40 - 2 * unit]

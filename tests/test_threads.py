@@ -143,6 +143,20 @@ print(onepass.get_num_threads())
         assert run_python("import onepass; print(onepass.get_num_threads())", env={name: "3"}).strip() == "3"
 
 
+@pytest.mark.parametrize("text", ["four", "0", "-1", "1e3", "4097"])
+def test_a_number_of_threads_that_is_none_is_an_error(text):
+    code = """
+try:
+    import onepass
+except ValueError as error:
+    print(error)
+"""
+    message = run_python(code, env={"ONEPASS_NUM_THREADS": text})
+    assert "ONEPASS_NUM_THREADS must be a number from 1 to 4096" in message and repr(text) in message
+    # What is another library's is its to complain about.
+    assert int(run_python("import onepass; print(onepass.get_num_threads())", env={"OMP_NUM_THREADS": text})) >= 1
+
+
 def test_more_threads_than_processors(threads):
     x = random_array((64, 5000))
     threads(1)

@@ -89,6 +89,10 @@ def test_a_wrong_argument_is_an_error_while_tracing():
         (lambda x: onepass.softmax(x, 2), "dim 2 is out of range"),
         (lambda x: onepass.softmax(x.to(torch.float8_e4m3fn)), "float8_e4m3fn"),
         (lambda x: onepass.softmax(x, out=torch.empty(3, 5)), "out has shape"),
+        (lambda x: onepass.softmax(x, dim=0, axis=1), "two names of one argument"),
+        (lambda x: onepass.softmax(x, axsi=1), "axsi"),
+        (lambda x: onepass.softmax_backward(x, x, out=x), "have no gradient"),
+        (lambda x: onepass.logsumexp_backward(x[0], x, x[0], 0, algorithm="row"), "have no gradient"),
     ):
         with pytest.raises(Exception, match=words):
             torch.compile(call, fullgraph=True, backend="aot_eager")(x)

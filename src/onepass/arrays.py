@@ -159,8 +159,8 @@ def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> In
     if x.requires_grad:
         if torch.is_grad_enabled():
             raise ValueError(
-                f"{op}: {name} of shape {shape}, dtype {x.dtype} requires grad, and onepass records no gradient yet; "
-                f"call it under torch.no_grad(), or pass {name}.detach()"
+                f"{op}: {name} of shape {shape}, dtype {x.dtype} requires grad, and no gradient is recorded here; "
+                f"pass {name}.detach(), or call it under torch.no_grad()"
             )
         x = x.detach()
     if x.device.type not in ("cpu", "cuda") or (x.is_cuda and torch.version.cuda is None):
@@ -186,8 +186,8 @@ def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> In
     if forward_ad._current_level >= 0:
         if forward_ad.unpack_dual(x).tangent is not None:
             raise ValueError(
-                f"{op}: {name} of shape {shape}, dtype {x.dtype} carries a forward-mode tangent, and onepass records "
-                "no gradient yet; use torch's own function there"
+                f"{op}: {name} of shape {shape}, dtype {x.dtype} carries a forward-mode tangent, which would be lost "
+                f"here; pass {name}.detach(), or use torch's own function there"
             )
         # The engine reads no tensor inside a dual level; NumPy's view of the same memory has no tangent to lose.
         if x.is_cuda:

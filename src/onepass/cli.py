@@ -134,7 +134,9 @@ def doctor() -> None:
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Few cells, few repeats.")] = False,
-    cells: Annotated[str | None, typer.Option(help="Names or patterns of cells, comma separated.")] = None,
+    cells: Annotated[str | None, typer.Option(help="Names or patterns of cells, or any problem, such as sum-8x1001-dim0; comma separated.")] = None,
+    samples: Annotated[int | None, typer.Option("--sample", metavar="N", help="Shapes that nobody chose, so many.")] = None,
+    seed: Annotated[int, typer.Option(help="Of --sample: the same shapes again.")] = 0,
     against: Annotated[
         str | None,
         typer.Option(
@@ -164,7 +166,7 @@ def bench(
     if recorded:
         raise typer.Exit(show_results(recorded, json, plot, html))
     chosen, peers = ([name.strip() for name in text.split(",")] if text else None for text in (cells, against))
-    raise typer.Exit(run_benchmark(quick, chosen, peers, json, plot, html, repeats, device))
+    raise typer.Exit(run_benchmark(quick, chosen, peers, json, plot, html, repeats, device, samples, seed))
 
 
 @cache.command("info")

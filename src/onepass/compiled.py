@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .problem import UNSET, pick_dim
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -25,11 +27,11 @@ def elementwise(op: str) -> Callable[..., Any]:
     """softmax or log_softmax, for a tracer."""
 
     def traced(
-        x: Any, dim: Any = -1, dtype: Any = None, *, out: Any = None, algorithm: Any = None, **other: Any
+        x: Any, dim: Any = -1, dtype: Any = None, *, out: Any = None, algorithm: Any = None, axis: Any = UNSET
     ) -> Any:
         from .torch.tensors import trace
 
-        return trace(op, x, other.get("axis", dim), False, dtype, out, algorithm)
+        return trace(op, x, pick_dim(op, dim, axis), False, dtype, out, algorithm)
 
     return traced
 
@@ -38,11 +40,11 @@ def reduction(op: str) -> Callable[..., Any]:
     """logsumexp, sum, mean, amax or amin, for a tracer."""
 
     def traced(
-        x: Any, dim: Any = -1, keepdim: bool = False, *, out: Any = None, algorithm: Any = None, **other: Any
+        x: Any, dim: Any = -1, keepdim: bool = False, *, out: Any = None, algorithm: Any = None, axis: Any = UNSET
     ) -> Any:
         from .torch.tensors import trace
 
-        return trace(op, x, other.get("axis", dim), keepdim, None, out, algorithm)
+        return trace(op, x, pick_dim(op, dim, axis), keepdim, None, out, algorithm)
 
     return traced
 
@@ -50,16 +52,22 @@ def reduction(op: str) -> Callable[..., Any]:
 def gradient(op: str) -> Callable[..., Any]:
     """softmax_backward or log_softmax_backward, for a tracer."""
 
-    def traced(dy: Any, y: Any, dim: Any = -1, dtype: Any = None) -> Any:
-        from .torch.tensors import trace_gradient, traced_dims
+    def traced(
+        dy: Any, y: Any, dim: Any = -1, dtype: Any = None, *, out: Any = None, algorithm: Any = None
+    ) -> Any:
+        from .torch.tensors import refuse_out, trace_gradient, traced_dims
 
+        refuse_out(op, out, algorithm)
         return trace_gradient(op, (y, dy), traced_dims(y, dim), False, dtype)
 
     return traced
 
 
-def logsumexp_gradient(dy: Any, x: Any, lse: Any, dim: Any = -1, keepdim: bool = False) -> Any:
+def logsumexp_gradient(
+    dy: Any, x: Any, lse: Any, dim: Any = -1, keepdim: bool = False, *, out: Any = None, algorithm: Any = None
+) -> Any:
     """logsumexp_backward, for a tracer."""
-    from .torch.tensors import trace_gradient, traced_dims
+    from .torch.tensors import refuse_out, trace_gradient, traced_dims
 
+    refuse_out("logsumexp_backward", out, algorithm)
     return trace_gradient("logsumexp_backward", (x, dy, lse), traced_dims(x, dim), keepdim, None)

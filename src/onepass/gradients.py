@@ -10,7 +10,7 @@ from typing import Any
 
 from ._engine import call_gradient as _call
 from .compiled import gradient, logsumexp_gradient, traced_as
-from .softmax import Dim
+from .problem import Dim
 
 _SOFTMAX, _LOG_SOFTMAX, _LOGSUMEXP = 7, 8, 9  # the engine's numbers of these operations
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from . import _engine
 
 
+MOST_THREADS = 4096  # of a call
+
+
 @dataclass(frozen=True)
 class Machine:
     """What the planner knows of a processor. Sizes in bytes; `l2_bytes` is one core's, `l3_bytes` is shared."""
@@ -98,12 +101,13 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def default_threads() -> int:
-    """ONEPASS_NUM_THREADS, else OMP_NUM_THREADS, else the usable cores."""
-    for name in ("ONEPASS_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(name, "").split(",")[0].strip()
-        if text.isdigit() and int(text) > 0:
-            return int(text)
-    return usable_cores()
+    """ONEPASS_NUM_THREADS, else OMP_NUM_THREADS, else the usable cores. Raises ValueError for a number of the first
+    that is none; what is meant for others, and is not understood, is passed over."""
+    ours = os.environ.get("ONEPASS_NUM_THREADS", "").strip()
+    if ours and not (ours.isdigit() and 1 <= int(ours) <= MOST_THREADS):
+        raise ValueError(f"ONEPASS_NUM_THREADS must be a number from 1 to {MOST_THREADS}, got {ours!r}")
+    text = ours or os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(int(text), MOST_THREADS) if text.isdigit() and int(text) > 0 else usable_cores()
 
 
 def memory_bytes() -> int:

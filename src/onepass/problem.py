@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 REDUCTIONS = ("sum", "mean", "amax", "amin")  # plain ones: one read, no exponential
@@ -98,6 +99,27 @@ class Problem:
     def floor_bytes(self) -> int:
         """Bytes that must cross main memory at least: each element once in, each result once out."""
         return self.input_bytes + self.result_bytes
+
+
+Dim = int | tuple[int, ...] | None  # as callers give it
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "<same as dim>"
+
+
+UNSET: Any = _Unset()
+
+
+def pick_dim(op: str, dim: Dim, axis: Any) -> Dim:
+    """`axis` is another name of `dim`; both at once is a mistake."""
+    if axis is UNSET:
+        return dim
+    if dim != -1:
+        raise TypeError(f"{op}: got both dim={dim!r} and axis={axis!r}; they are two names of one argument")
+    picked: Dim = axis
+    return picked
 
 
 def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, ...]:

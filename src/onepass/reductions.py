@@ -12,7 +12,7 @@ import numpy as np
 
 from ._engine import call as _call
 from .compiled import reduction, traced_as
-from .softmax import UNSET, Dim, pick_dim
+from .problem import UNSET, Dim, pick_dim
 
 _SUM, _MEAN, _AMAX, _AMIN = 3, 4, 5, 6  # the engine's numbers of these operations
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
-from .arrays import as_input
+from .arrays import as_input, is_tensor
 from .call import problem_of
 from .machine import Machine, this_machine
 from .plan import CpuPlan, make_plan
@@ -122,6 +122,8 @@ def explain(op: str, x_or_shape: Any, dtype: Any = None, dim: Any = -1, device: 
     Raises ValueError or TypeError for arguments that the operation would refuse; onepass.cuda.CudaError for a GPU that
     is not here.
     """
+    if is_tensor(x_or_shape):  # a parameter too: nothing is computed, so no gradient is lost
+        x_or_shape = x_or_shape.detach()
     problem = problem_of(op, x_or_shape, dtype, dim)
     address, ordinal = _place(op, x_or_shape)
     gpu = _gpu(device, ordinal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import _engine
-from .machine import default_threads, memory_bytes
+from .machine import MOST_THREADS, default_threads, memory_bytes
 
 
 def set_num_threads(n: int) -> None:
@@ -24,8 +24,8 @@ def set_num_threads(n: int) -> None:
     """
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise TypeError(f"set_num_threads: n must be an int, got {n!r}")
-    if not 1 <= n.__index__() <= 4096:
-        raise ValueError(f"set_num_threads: n must be between 1 and 4096, got {n}")
+    if not 1 <= n.__index__() <= MOST_THREADS:
+        raise ValueError(f"set_num_threads: n must be between 1 and {MOST_THREADS}, got {n}")
     _engine.set_num_threads(n.__index__())
     _engine.forget_all()  # plans name their threads
 

@@ -11,26 +11,9 @@ from typing import Any
 from ._engine import call as _call
 from .call import plan_and_run
 from .compiled import elementwise, reduction, traced_as
+from .problem import UNSET, Dim, pick_dim
 
 _SOFTMAX, _LOG_SOFTMAX, _LOGSUMEXP = 0, 1, 2  # the engine's numbers of these operations
-
-Dim = int | tuple[int, ...] | None
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "<same as dim>"
-
-
-UNSET: Any = _Unset()
-
-
-def pick_dim(op: str, dim: Dim, axis: Any) -> Dim:
-    """`axis` is another name of `dim`; both at once is a mistake."""
-    if dim != -1:
-        raise TypeError(f"{op}: got both dim={dim!r} and axis={axis!r}; they are two names of one argument")
-    picked: Dim = axis
-    return picked
 
 
 @traced_as(elementwise("softmax"))

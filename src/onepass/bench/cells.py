@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -157,22 +154,3 @@ def _registry() -> tuple[Cell, ...]:
 
 CELLS = _registry()
 GROUPS = tuple(dict.fromkeys(cell.group for cell in CELLS))
-
-
-def select(patterns: Iterable[str] | None, quick: bool, registry: Sequence[Cell] = CELLS) -> list[Cell]:
-    """The cells that match any of the patterns (a name, a group, or a glob over names), in registry order.
-
-    >>> [cell.name for cell in select(["softmax-*x128", "strided"], quick=False)][:2]
-    ['softmax-32768x128', 'softmax-4096x4096-dim0']
-    """
-    if patterns is None:
-        return [cell for cell in registry if cell.quick or not quick]
-    chosen = set()
-    for pattern in map(str.strip, patterns):
-        hits = {cell.name for cell in registry if pattern == cell.group or fnmatch.fnmatchcase(cell.name, pattern)}
-        if not hits:
-            names = [*dict.fromkeys(cell.group for cell in registry), *(cell.name for cell in registry)]
-            near = difflib.get_close_matches(pattern, names, 3, 0.5) or names[:5]
-            raise ValueError(f"no benchmark cell or group is named {pattern!r}; near it: {', '.join(near)}")
-        chosen |= hits
-    return [cell for cell in registry if cell.name in chosen]

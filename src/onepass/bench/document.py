@@ -66,11 +66,8 @@ def document(
 def conclusions(described: dict[str, Any]) -> dict[str, Any]:
     """What follows from a document's cells."""
     cells, gpu = described["cells"], described["machine"].get("gpu")
-    found: dict[str, Any] = {"summary": summarize(cells)}
-    if gpu is not None:
-        peers = [name for name, version in described["contenders"].items() if version and name != "onepass"]
-        found["standing"] = standing(cells, gpu, peers)
-    return found
+    peers = [name for name, version in described["contenders"].items() if version and name != "onepass"]
+    return {"summary": summarize(cells), "standing": standing(cells, peers, gpu)}
 
 
 class NotOneRun(ValueError):

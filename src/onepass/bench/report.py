@@ -96,8 +96,7 @@ class Screen:
                 heading = ""  # named once
         self.console.print("\n[bold]Geometric means[/bold]: a fresh result against a fresh result, out= against out=")
         self.console.print(table)
-        if "standing" in document:
-            self._standing(document["standing"])
+        self._standing(document["standing"])
 
     def _standing(self, standing: dict[str, Any]) -> None:
         regions = {name: found for name, found in standing["regions"].items() if found["cells"]}

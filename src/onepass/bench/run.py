@@ -12,11 +12,12 @@ from typing import Any
 import onepass
 from onepass import _engine
 from onepass.bench import report
-from onepass.bench.cells import CELLS, Cell, select
+from onepass.bench.cells import CELLS, Cell
 from onepass.bench.document import NotOneRun, read_documents
 from onepass.bench.document import document as describe
 from onepass.bench.peers import PEERS, Contender, Data, Peer, check_copy, copies, equal_threads, make_data
 from onepass.bench.results import CellReport, Outcome
+from onepass.bench.selection import CPU_ELEMENTS, GPU_ELEMENTS, sample, select
 from onepass.bench.timing import Effort, interleave
 from onepass.bench.verify import Verifier, WrongResult
 from onepass.machine import memory_bytes
@@ -30,6 +31,8 @@ class Suite:
     """What is measured on one kind of device, and how."""
 
     cells: Sequence[Cell]
+    kind: type[Cell]  # of a cell that the registry lacks
+    elements: tuple[int, int]  # of an array of a sample, from and to
     peers: Mapping[str, Peer]
     quick: Any  # efforts
     full: Any
@@ -41,15 +44,17 @@ class Suite:
 def suite(device: str) -> Suite:
     """The suite for "cpu", "cuda" or "cuda:1"; ValueError for another device, or one that is not here."""
     if device == "cpu":
-        return Suite(CELLS, PEERS, QUICK, FULL, measure, report.describe_cpu)
+        return Suite(CELLS, Cell, CPU_ELEMENTS, PEERS, QUICK, FULL, measure, report.describe_cpu)
     ordinal = gpu_ordinal(device)
     from onepass.bench import gpu_run
-    from onepass.bench.gpu_cells import GPU_CELLS
+    from onepass.bench.gpu_cells import GPU_CELLS, GpuCell
     from onepass.bench.gpu_peers import GPU_PEERS
 
     gpu = gpu_run.describe(ordinal)
     return Suite(
         cells=GPU_CELLS,
+        kind=GpuCell,
+        elements=GPU_ELEMENTS,
         peers=GPU_PEERS,
         quick=gpu_run.QUICK,
         full=gpu_run.FULL,
@@ -85,17 +90,20 @@ def run_benchmark(
     html: Path | None = None,
     repeats: int | None = None,
     device: str = "cpu",
+    samples: int | None = None,
+    seed: int = 0,
 ) -> int:
     """Measure onepass against the libraries that are installed, print the tables and write the files asked for.
 
-    `cells` are names, groups or globs; `against` names contenders; `repeats` is the number of rounds; `device` is "cpu"
-    or "cuda". Returns 0; 1 where a file cannot be written, a result of onepass is wrong, the GPU cannot be used or the
+    `cells` are names, groups or globs, or problems spelled as names are; `samples` adds as many shapes that nobody
+    chose, or measures these alone; `against` names contenders; `repeats` is the number of rounds; `device` is "cpu" or
+    "cuda". Returns 0; 1 where a file cannot be written, a result of onepass is wrong, the GPU cannot be used or the
     run was interrupted (the files then have the cells that were done); 2 for an unknown cell, contender or device.
     """
     interrupted = False
     try:
         here = suite(device)
-        chosen = select(cells, quick and cells is None, here.cells)
+        chosen = choose_cells(here, quick, cells, samples, seed)
         peers = choose_peers(against, here.peers)
         if repeats is not None and repeats < 1:
             raise ValueError(f"repeats is {repeats}; expected at least 1")
@@ -154,6 +162,16 @@ def show_results(
 def _fail(error: Exception, code: int) -> int:
     print(f"onepass bench: {error}", file=sys.stderr)
     return code
+
+
+def choose_cells(here: Suite, quick: bool, cells: list[str] | None, samples: int | None, seed: int) -> list[Cell]:
+    """Those named; a sample; or, of neither, those of the registry."""
+    if samples is None:
+        return select(cells, quick and cells is None, here.cells, here.kind)
+    if samples < 1:
+        raise ValueError(f"samples is {samples}; expected at least 1")
+    named = [] if cells is None else select(cells, False, here.cells, here.kind)
+    return named + sample(samples, seed, here.elements, here.kind)
 
 
 def choose_peers(against: Sequence[str] | None, registry: Mapping[str, Peer] = PEERS) -> list[Peer]:

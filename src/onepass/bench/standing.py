@@ -1,4 +1,4 @@
-"""Where onepass stands in a run on a GPU: how far ahead of whom, how far above a copy, and where it is behind."""
+"""Where onepass stands in a run: where it is behind; on a GPU, how far ahead of whom and how far above a copy, too."""
 
 from __future__ import annotations
 
@@ -17,13 +17,28 @@ FEW_ROWS_PER_MULTIPROCESSOR = 4
 Cell = dict[str, Any]
 
 
-def standing(cells: list[Cell], gpu: dict[str, Any], peers: list[str]) -> dict[str, Any]:
-    """Of fresh results, each against those of the same cell: per region of the softmax cells, the geometric mean of
-    how many times faster onepass is than each peer, and its time over the copy's; of all cells, those where the fastest
-    peer is ahead. `peers` are contenders but onepass; what the calls of a host cost is left out."""
-    measured = [cell for cell in cells if cell["group"] != "calls" and _fresh(cell, "onepass") is not None]
-    softmax = [cell for cell in measured if cell["op"] == "softmax"]
-    regions: dict[str, Callable[[Cell], bool]] = {
+def standing(cells: list[Cell], peers: list[str], gpu: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Each contender against those of the same cell: where the fastest peer is ahead, a fresh result against fresh
+    ones, on a CPU results in `out=` as well; on a GPU, per region of the softmax cells, the geometric mean of how many
+    times faster onepass is than each peer, and its time over the copy's. `peers` are contenders but onepass; what calls
+    cost the host of a GPU is left out."""
+    measured = [cell for cell in cells if _seconds(cell, "onepass", "fresh") is not None]
+    regions: dict[str, dict[str, Any]] = {}
+    if gpu is not None:
+        measured = [cell for cell in measured if cell["group"] != "calls"]
+        softmax = [cell for cell in measured if cell["op"] == "softmax"]
+        regions = {name: _region(list(filter(has, softmax)), peers) for name, has in _regions(gpu).items()}
+    modes = ("fresh", "out") if gpu is None else ("fresh",)
+    behind = [found for cell in measured for mode in modes if (found := _behind(cell, peers, mode)) is not None]
+    return {
+        "regions": regions,
+        "cells": sum(any(_ratio(cell, peer, mode) for peer in peers for mode in modes) for cell in measured),
+        "behind": sorted(behind, key=lambda found: -found["times_slower"]),
+    }
+
+
+def _regions(gpu: dict[str, Any]) -> dict[str, Callable[[Cell], bool]]:
+    return {
         "all": lambda cell: True,
         "few rows": lambda cell: _rows(cell) < FEW_ROWS_PER_MULTIPROCESSOR * gpu["multiprocessors"],
         "large": lambda cell: (
@@ -33,24 +48,18 @@ def standing(cells: list[Cell], gpu: dict[str, Any], peers: list[str]) -> dict[s
         ),
         "other dims": lambda cell: cell["dim"] != -1,
     }
-    behind = [found for cell in measured if (found := _behind(cell, peers)) is not None]
-    return {
-        "regions": {name: _region(list(filter(belongs, softmax)), peers) for name, belongs in regions.items()},
-        "cells": sum(any(_ratio(cell, peer) for peer in peers) for cell in measured),
-        "behind": sorted(behind, key=lambda found: -found["times_slower"]),
-    }
 
 
 def _region(cells: list[Cell], peers: list[str]) -> dict[str, Any]:
     over = {
         cell["name"]: ours / copy
         for cell in cells
-        if (ours := _fresh(cell, "onepass")) is not None and (copy := _copy(cell)) is not None
+        if (ours := _seconds(cell, "onepass", "fresh")) is not None and (copy := _copy(cell)) is not None
     }
     worst = max(over, key=lambda name: over[name], default=None)
     return {
         "cells": len(cells),
-        "times_faster": {peer: geometric_mean(_ratio(cell, peer) for cell in cells) for peer in peers},
+        "times_faster": {peer: geometric_mean(_ratio(cell, peer, "fresh") for cell in cells) for peer in peers},
         "over_copy": {
             "median": statistics.median(over.values()) if over else None,
             "worst": None if worst is None else over[worst],
@@ -59,21 +68,22 @@ def _region(cells: list[Cell], peers: list[str]) -> dict[str, Any]:
     }
 
 
-def _behind(cell: Cell, peers: list[str]) -> dict[str, Any] | None:
-    ratios = {peer: ratio for peer in peers if (ratio := _ratio(cell, peer)) is not None}
+def _behind(cell: Cell, peers: list[str], mode: str) -> dict[str, Any] | None:
+    ratios = {peer: ratio for peer in peers if (ratio := _ratio(cell, peer, mode)) is not None}
     best = min(ratios, key=lambda peer: ratios[peer], default=None)
     if best is None or ratios[best] * BEHIND >= 1:
         return None
-    return {"cell": cell["name"], "algorithm": cell["algorithm"], "peer": best, "times_slower": 1 / ratios[best]}
+    peer = f"{best} out=" if mode == "out" else best
+    return {"cell": cell["name"], "algorithm": cell["algorithm"], "peer": peer, "times_slower": 1 / ratios[best]}
 
 
-def _fresh(cell: Cell, peer: str) -> float | None:
-    found = (o.get("seconds") for o in cell["outcomes"] if o["peer"] == peer and o["mode"] == "fresh")
+def _seconds(cell: Cell, peer: str, mode: str) -> float | None:
+    found = (o.get("seconds") for o in cell["outcomes"] if o["peer"] == peer and o["mode"] == mode)
     return next(found, None)
 
 
-def _ratio(cell: Cell, peer: str) -> float | None:
-    ours, theirs = _fresh(cell, "onepass"), _fresh(cell, peer)
+def _ratio(cell: Cell, peer: str, mode: str) -> float | None:
+    ours, theirs = _seconds(cell, "onepass", mode), _seconds(cell, peer, mode)
     return theirs / ours if ours and theirs else None
 
 

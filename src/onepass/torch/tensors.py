@@ -76,12 +76,17 @@ def call_gradient(
     if memory and not torch.is_grad_enabled():
         given = tuple(x.detach() for x in given)
         return call_data(gradients_on_memory, op, given, dim, keepdim, dtype, out, algorithm)
+    refuse_out(op, out, algorithm)
+    return trace_gradient(op, given, normalize_dims(op, dim, tuple(given[0].shape)), keepdim, _torch_dtype(op, dtype))
+
+
+def refuse_out(op: str, out: Any, algorithm: str | None) -> None:
+    """What a gradient that is recorded or traced cannot be given."""
     if out is not None or algorithm is not None:
         raise ValueError(
             f"{op}: out= and algorithm= have no gradient, and an input requires grad or is traced; leave them away, or "
             "call it under torch.no_grad()"
         )
-    return trace_gradient(op, given, normalize_dims(op, dim, tuple(given[0].shape)), keepdim, _torch_dtype(op, dtype))
 
 
 def trace_gradient(

@@ -38,8 +38,7 @@ class FoldedRows {
     }
 
     void run() const {
-        const std::int64_t by_size = (std::int64_t{1} << 18) / (elements_ * static_cast<std::int64_t>(sizeof(T))) + 1;
-        const std::int64_t by_share = job_.rows / (job_.threads * 4) + 1;
+        const std::int64_t row_bytes = elements_ * static_cast<std::int64_t>(sizeof(T));
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (adds_up_long_rows()) return add_up_long_rows(begin, end);
             switch (halvings_) {
@@ -49,7 +48,7 @@ class FoldedRows {
                 default: return reduce<3>(begin, end);
             }
         };
-        parallel_ranges(job_.rows, by_size < by_share ? by_size : by_share, job_.threads, body);
+        parallel_ranges(job_.rows, grain_of(job_.rows, row_bytes, kPlainRun, job_.threads), job_.threads, body);
     }
 
    private:

@@ -63,12 +63,9 @@ class GradientRows {
         const std::int64_t left = job_.length - c * job_.chunk;
         return left < job_.chunk ? left : job_.chunk;
     }
-    // As of rows.h: enough rows per hand-out that the pipeline's start does not show.
     std::int64_t grain() const {
-        const std::int64_t bytes = job_.length * (size_of(job_.in) + size_of(job_.second));
-        const std::int64_t by_size = (std::int64_t{1} << 20) / (bytes > 0 ? bytes : 1) + 1;
-        const std::int64_t by_share = job_.rows / (job_.threads * 4) + 1;
-        return by_size < by_share ? by_size : by_share;
+        const std::int64_t row_bytes = job_.length * (size_of(job_.in) + size_of(job_.second));
+        return grain_of(job_.rows, row_bytes, kPipelinedRun, job_.threads);
     }
 
     template <class RowOp>

@@ -34,13 +34,8 @@ class Rows {
     }
 
    private:
-    // Enough rows per hand-out that starting one does not show (the pipeline of `row` has to fill), few enough that
-    // threads finish together.
     std::int64_t grain() const {
-        const std::int64_t bytes = job_.length * size_of(job_.in);
-        const std::int64_t by_size = (std::int64_t{1} << 20) / (bytes > 0 ? bytes : 1) + 1;
-        const std::int64_t by_share = job_.rows / (job_.threads * 4) + 1;
-        return by_size < by_share ? by_size : by_share;
+        return grain_of(job_.rows, job_.length * size_of(job_.in), kPipelinedRun, job_.threads);
     }
 
     const char* x_row(Offsets at) const { return x_ + at.x * size_of(job_.in); }

@@ -159,7 +159,10 @@ class ShortRows : RowBatches<T> {
     }
     bool worth_trying(const Batch& b) const { return b.count == 0 || n_ < W || may_be_usual(load(b.x[0])); }
     ONEPASS_APART Seen look_at_all(const Batch& b, C* e, V (&part)[W]) const {
-        if (!worth_trying(b)) return {kInfinity<C>, {}};
+        if (!worth_trying(b)) {
+            for (V& each : part) each = C(0);
+            return {kInfinity<C>, {}};
+        }
         const auto anchor = usual_anchor<C>();
         Seen seen;
         for (int r = 0; r < b.count; ++r) look(b, r, anchor, e, part, seen);

@@ -266,6 +266,15 @@ inline C scalar(T t) {
         return static_cast<C>(t);
     }
 }
+// Truncated, and its last bit set where that lost anything: rounded again to 16 bits it is what d is rounded to.
+inline float to_float_odd(double d) {
+    const float nearest = static_cast<float>(d);
+    const double back = nearest;
+    if (back == d || d != d) return nearest;
+    const std::uint32_t bits = bit_cast<std::uint32_t>(nearest);
+    const bool away = (back > d) == (d > 0);
+    return bit_cast<float>((away ? bits - 1 : bits) | 1);
+}
 template <class T, class C>
 inline T narrow_scalar(C c);
 template <>
@@ -290,7 +299,7 @@ inline half narrow_scalar<half, float>(float c) {
 }
 template <>
 inline half narrow_scalar<half, double>(double c) {
-    return to_half(static_cast<float>(c));
+    return to_half(to_float_odd(c));
 }
 template <>
 inline bfloat16 narrow_scalar<bfloat16, float>(float c) {
@@ -298,7 +307,7 @@ inline bfloat16 narrow_scalar<bfloat16, float>(float c) {
 }
 template <>
 inline bfloat16 narrow_scalar<bfloat16, double>(double c) {
-    return to_bfloat16(static_cast<float>(c));
+    return to_bfloat16(to_float_odd(c));
 }
 
 }  // namespace ONEPASS_ISA

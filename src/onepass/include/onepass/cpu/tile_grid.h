@@ -69,10 +69,7 @@ class TileGrid {
 
     std::int64_t units() const { return job_.rows * tiles_; }
     std::int64_t grain() const {
-        const std::int64_t bytes = job_.length * width_ * size_of(job_.in);
-        const std::int64_t by_size = (std::int64_t{1} << 20) / bytes + 1;
-        const std::int64_t by_share = units() / (job_.threads * 4) + 1;
-        return by_size < by_share ? by_size : by_share;
+        return grain_of(units(), job_.length * width_ * size_of(job_.in), kPipelinedRun, job_.threads);
     }
 
     // Tile rows: `steps_` steps of the reduced axis each; the last one of a packed tile may be shorter.

@@ -438,9 +438,11 @@ class Tiles : TileGrid<T> {
         for (int j = 0; j < u.width; ++j) {
             const int same = j - distinct(u);
             if (same >= 0) {
-                c.shift[j] = c.shift[same];
-                c.floor[j] = c.floor[same];
-                c.magic[j] = c.magic[same];
+                if (job_.op == Op::softmax) {
+                    c.shift[j] = c.shift[same];
+                    c.floor[j] = c.floor[same];
+                    c.magic[j] = c.magic[same];
+                }
                 c.scale[j] = c.scale[same];
                 c.scale_low[j] = c.scale_low[same];
             } else if (job_.op == Op::softmax) {

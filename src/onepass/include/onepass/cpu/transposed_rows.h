@@ -49,9 +49,8 @@ class TransposedRows {
     void run(Work&& compute) const {
         const std::int64_t batches = (job_.rows + batch_.rows() - 1) / batch_.rows();
         const std::int64_t bytes = batch_.rows() * batch_.elements() * static_cast<std::int64_t>(sizeof(T));
-        const std::int64_t by_size = (std::int64_t{1} << 18) / bytes + 1, by_share = batches / (job_.threads * 4) + 1;
         auto body = [&](std::int64_t begin, std::int64_t end) { run_range(begin, end, compute); };
-        parallel_ranges(batches, by_size < by_share ? by_size : by_share, job_.threads, body);
+        parallel_ranges(batches, grain_of(batches, bytes, kPlainRun, job_.threads), job_.threads, body);
     }
 
     // Columns of a batch, in the first cache.
