@@ -32,6 +32,10 @@ PyObject* is_neg_name = nullptr;
 PyObject* forward_ad_dict = nullptr;  // of torch.autograd.forward_ad, once torch has been seen
 PyObject* level_name = nullptr;
 thread_local bool data_only = false;
+struct {
+    int kind = -1;
+    PyObject* notice = nullptr;
+} told_of_writes;
 
 struct Watched {
     PyObject* function;
@@ -124,11 +128,11 @@ bool is_its_memory(PyObject* object, const ArrayView& view) {
 }
 
 bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view) {
-    const bool memory_alone = !known.requires_grad || data_only;
+    const bool is_torchs = known.requires_grad != nullptr;
     // Nor does DLPack say anything of gradients.
-    if (!memory_alone && !requires_grad_is(object, known, Py_False)) return false;
+    if (is_torchs && !data_only && !requires_grad_is(object, known, Py_False)) return false;
     view.kind = known.kind;
-    return view_tensor(object, known.api, view) && (memory_alone || is_its_memory(object, view));
+    return view_tensor(object, known.api, view) && (!is_torchs || is_its_memory(object, view));
 }
 
 const ExchangeType* type_that_requires_grad(PyObject* object) {
@@ -435,6 +439,19 @@ bool tensor_kind(PyObject* type, TensorKind& kind) {
         return true;
     }
     return false;
+}
+
+void tell_of_writes(int kind, PyObject* notice) {
+    if (told_of_writes.notice) return;
+    Py_INCREF(notice);
+    told_of_writes = {kind, notice};
+}
+
+bool may_write(const ArrayView& out) {
+    if (out.kind != told_of_writes.kind) return true;
+    PyObject* done = PyObject_CallOneArg(told_of_writes.notice, out.object);
+    Py_XDECREF(done);
+    return done != nullptr;
 }
 
 void watch_forward_ad(PyObject* module_dict) {

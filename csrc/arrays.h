@@ -94,6 +94,9 @@ bool tensor_kind(PyObject* type, TensorKind& kind);
 bool register_exchange_type(PyObject* type);
 // Types of arrays on GPUs that are to be read by `__dlpack__`. See Producer.
 void register_producer(PyObject* type, PyObject* stream);
+// `notice(array)` is called before an array of this kind that a caller passed as `out` is written.
+void tell_of_writes(int kind, PyObject* notice);
+bool may_write(const ArrayView& out);  // calls it; false with a Python exception set
 // The dictionary of torch.autograd.forward_ad, whose `_current_level` says whether tensors may carry tangents.
 void watch_forward_ad(PyObject* module_dict);
 // While a call of `function` gives something true, no call with a tensor is hot; `half_only`: with a 16-bit one.

@@ -246,6 +246,7 @@ PyObject* run_cpu(const CpuCall& call, const Result& result, const Sources& in, 
 }  // namespace
 
 PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const ArrayView* out_view) {
+    if (out && !may_write(*out_view)) return nullptr;
     if (const auto* cpu = std::get_if<CpuCall>(&bound.how)) return run_cpu(*cpu, bound.result, in, out, out_view);
     const auto& gpu = std::get<GpuCall>(bound.how);
     last_run = gpu.algorithm;

@@ -251,6 +251,10 @@ NB_MODULE(_engine, m) {
         borrow_threads(kind.number, torch_shim::lend_threads);
         return true;
     });
+    m.def("tell_of_writes", [](nb::handle tensor_type, nb::callable notice) {
+        TensorKind kind;
+        if (tensor_kind(tensor_type.ptr(), kind)) tell_of_writes(kind.number, notice.ptr());
+    });
     m.def("set_recorder", [](nb::callable is_grad_enabled, nb::tuple functions, nb::callable unrecorded) {
         set_recorder(is_grad_enabled.ptr(), functions.ptr(), unrecorded.ptr());
     });

@@ -349,7 +349,7 @@ def test_bench_passes_its_options_on(tmp_path, monkeypatch):
 
     seen = []
     monkeypatch.setattr(onepass.bench, "run_benchmark", lambda *a: seen.append(a) or 3)
-    options = ["--cells", "softmax-*, sum-*", "--against", "torch,numpy", "--json", tmp_path / "f"]
+    options = ["--cells", "softmax-*, sum-*", "--against", "torch,numpy", "--json", tmp_path / "f", "--sample", "9"]
     result = invoke("bench", "--quick", *options)
     assert result.exit_code == 3
-    assert seen == [(True, ["softmax-*", "sum-*"], ["torch", "numpy"], tmp_path / "f", None, None, None, "cpu")]
+    assert seen == [(True, ["softmax-*", "sum-*"], ["torch", "numpy"], tmp_path / "f", None, None, None, "cpu", 9, 0)]

@@ -377,6 +377,42 @@ def test_damaged_files_are_refused_in_one_line(tmp_path_factory, suffix, data):
         no_debris(directory, f"in{suffix}")
 
 
+def _of_sizes(suffix, shape):
+    """A file of float32 with these sizes, one of them 0."""
+    if suffix == ".safetensors":
+        text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+        return len(text).to_bytes(8, "little") + text
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
+    if suffix == ".npy":
+        return stream.getvalue()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.npy", stream.getvalue())
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("sizes", [(2**63, 0), (0, 10**30), (2**31, 2**31, 0)])
+def test_sizes_that_no_array_has_are_refused_though_one_is_0(tmp_path, suffix, sizes):
+    (tmp_path / f"in{suffix}").write_bytes(_of_sizes(suffix, sizes))
+    with pytest.raises(FileError, match="larger than any array"):
+        run_file(str(tmp_path / f"in{suffix}"), str(tmp_path / "out.npz"), Request("softmax"))
+    no_debris(tmp_path, f"in{suffix}")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_any_number_of_empty_rows_is_done_at_once(tmp_path, suffix):
+    (tmp_path / f"in{suffix}").write_bytes(_of_sizes(suffix, (2**60, 0)))
+    assert run_file(str(tmp_path / f"in{suffix}"), str(tmp_path / "out.npz"), Request("softmax")).written == 0
+    with np.load(tmp_path / "out.npz") as written:
+        (array,) = written.values()
+    assert array.shape == (2**60, 0)
+    # A result of as many elements is one for a larger disk.
+    with pytest.raises(FileError, match=r"it needs [\d,]+ bytes"):
+        run_file(str(tmp_path / f"in{suffix}"), str(tmp_path / "out.npy"), Request("sum", dtype=np.dtype(np.float64)))
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_truncation_is_refused(tmp_path, suffix):
     whole = _file(suffix)

@@ -228,6 +228,56 @@ def test_a_result_changed_in_place_is_noticed():
         y.sum().backward()
 
 
+INTO = {
+    "plain": lambda op, x, out: getattr(onepass, op)(x, 1, out=out),
+    "of a parameter": lambda op, x, out: getattr(onepass, op)(torch.nn.Parameter(x), 1, out=out),
+    "two dims": lambda op, x, out: getattr(onepass, op)(x[:, None], (1, 2), out=out if out.dim() < 2 else out[:, None]),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("way", INTO)
+@pytest.mark.parametrize("op", [*FAMILY, "sum", "amax"])
+def test_what_autograd_has_saved_is_not_overwritten_unnoticed(device, way, op):
+    """`out=` counts as a write, the first time and when the engine knows the call."""
+    x = random_tensor((3, 6), torch.float32, device)
+    for _ in range(3):
+        a = random_tensor((3, 6) if op in FAMILY[:2] else (3,), torch.float32, device, seed=1).requires_grad_()
+        saved = a.exp()
+        out = saved.detach()
+        before = out._version
+        with torch.no_grad():
+            INTO[way](op, x, out)
+        assert out._version == before + 1
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            saved.sum().backward()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_into_an_array_count_as_a_write(device):
+    y, dy = (random_tensor((3, 6), torch.float32, device, seed=n) for n in (1, 2))
+    for out in (torch.empty_like(y), y):
+        for _ in range(2):
+            before = out._version
+            assert onepass.softmax_backward(dy, y, 1, out=out) is out
+            assert out._version == before + 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_out_that_requires_grad_is_written_where_nothing_is_recorded(device):
+    x = random_tensor((3, 6), torch.float32, device)
+    for other in (x, torch.nn.Parameter(x)):
+        out = torch.full((3, 6), torch.nan, device=device, requires_grad=True)
+        with torch.no_grad():
+            assert onepass.softmax(other, 1, out=out) is out
+            assert_like(out, torch.softmax(x, 1))
+            out.fill_(torch.nan)
+            assert onepass.softmax_backward(other, x, 1, out=out) is out
+            assert_like(out, torch._softmax_backward_data(x, x, 1, x.dtype))
+        with pytest.raises(ValueError, match=r"out= has no gradient"):
+            onepass.softmax(other, 1, out=out)
+
+
 def test_from_several_threads():
     from concurrent.futures import ThreadPoolExecutor
 

@@ -159,9 +159,38 @@ def test_a_symbolic_trace_keeps_the_call():
     assert_like(traced(x), x)
 
 
-def test_lazily_negated_and_conjugated_tensors():
-    x = torch.complex(random_tensor((3, 4)), random_tensor((3, 4), seed=1)).conj().imag
+def negated(shape, seed=0):
+    x = torch.complex(random_tensor(shape, seed=seed), random_tensor(shape, seed=seed + 1)).conj().imag
     assert x.is_neg()
+    return x
+
+
+@pytest.mark.parametrize("op", FAMILY)
+def test_gradients_of_lazily_negated_tensors(op):
+    x, w = negated((4, 5)).requires_grad_(), negated((4, 5) if op != "logsumexp" else (4,), seed=3)
+    for _ in range(2):
+        (actual,) = torch.autograd.grad((getattr(onepass, op)(x, 1) * w).sum(), x)
+        (expected,) = torch.autograd.grad((getattr(torch, op)(x, 1) * w).sum(), x)
+        assert_like(actual, expected)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_lazily_negated_tensor_is_not_written(requires_grad):
+    x, out = random_tensor((4, 5)).requires_grad_(requires_grad), negated((4, 5))
+    before = out.clone()
+    with torch.no_grad():
+        for write in (
+            lambda: onepass.softmax(x, 1, out=out),
+            lambda: onepass.softmax_backward(x, x, 1, out=out),
+        ):
+            for _ in range(2):
+                with pytest.raises(ValueError, match="lazily negated"):
+                    write()
+    assert torch.equal(out, before)
+
+
+def test_lazily_negated_and_conjugated_tensors():
+    x = negated((3, 4))
     for leaf in (x, x.detach().requires_grad_()):
         assert_like(onepass.softmax(leaf, 1).detach(), onepass.softmax(x.resolve_neg(), 1))
 

@@ -80,6 +80,8 @@ def watch_torch(torch: Any) -> None:
         _engine.register_exchange_type(kind)
     # torch's own threads look for more work after each of its operators: others would have to share cores with them.
     _engine.borrow_threads(torch.Tensor)
+    # What autograd has saved and a caller then has overwritten: backward has to find out.
+    _engine.tell_of_writes(torch.Tensor, torch.autograd.graph.increment_version)
 
 
 def _describe(op: str, name: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:
@@ -284,6 +286,13 @@ def resolve_dtype(op: str, dtype: Any) -> str | None:
     return name
 
 
+def unrecorded(out: Any) -> Any:
+    """`out` as it is written: of a tensor that requires grad, while nothing is recorded, the tensor that does not."""
+    if not is_tensor(out) or not out.requires_grad or _watched_torch.is_grad_enabled():
+        return out
+    return out.detach()
+
+
 def check_out(
     op: str, out: Any, source: Input, shape: tuple[int, ...], dtype: str, others: Sequence[Input] = ()
 ) -> tuple[int, ...]:
@@ -294,7 +303,7 @@ def check_out(
     torch = _torch()
     if torch is not None and isinstance(source.array, torch.Tensor) and type(out) in (torch.Tensor, torch.nn.Parameter):
         if out.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{op}: out requires grad, and onepass records no gradient; pass out.detach()")
+            raise ValueError(f"{op}: out requires grad, and out= has no gradient; call it under torch.no_grad()")
         _engine.register_exchange_type(type(out))
     elif isinstance(out, np.ndarray) and isinstance(source.array, np.ndarray):
         is_bfloat16(out.dtype)
@@ -313,7 +322,7 @@ def check_out(
     if described is None:
         raise ValueError(
             f"{op}: out of shape {shape}, dtype {name} cannot be written in place: "
-            "expected an aligned, native-endian CPU array that is not a subclass"
+            "expected memory on a CPU or an NVIDIA GPU, aligned, native-endian, of no subclass and not lazily negated"
         )
     _, _, strides, _, writable, _, device = described
     if device != source.device:

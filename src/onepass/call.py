@@ -74,17 +74,18 @@ def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any,
 
 def run_planned(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """Check the arguments, plan, bind, run; the next call like this one takes the hot path."""
-    source, problem = checked(op, x, dim, keepdim, dtype, out)
+    target = arrays.unrecorded(out)
+    source, problem = checked(op, x, dim, keepdim, dtype, target)
     if source.device is None:
         bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
     else:
         from .cuda import launch
 
-        bound = launch.bind(problem, source, out, launch.plan(problem, source, out, algorithm))
+        bound = launch.bind(problem, source, target, launch.plan(problem, source, target, algorithm))
     if source.same_object:
         _engine.remember(NUMBERS[op], x, dim, bool(keepdim), dtype, out, algorithm, bound)
-    y = _engine.run(bound, source.array, out)
-    return y if out is not None else source.wrap(y)
+    y = _engine.run(bound, source.array, target)
+    return out if out is not None else source.wrap(y)
 
 
 def checked(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any) -> tuple[arrays.Input, Problem]:

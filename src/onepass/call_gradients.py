@@ -35,22 +35,23 @@ def run_planned(
     op: str, given: tuple[Any, ...], dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None
 ) -> Any:
     """Check the arguments, plan, bind, run; the next call like this one takes the hot path."""
-    inputs, problem = checked(op, given, dim, keepdim, dtype, out)
+    target = arrays.unrecorded(out)
+    inputs, problem = checked(op, given, dim, keepdim, dtype, target)
     first, others = inputs[0], inputs[1:]
     if first.device is None:
         bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
     else:
         from .cuda import launch
 
-        plan = launch.plan(problem, first, out, algorithm, beside=others)
-        bound = launch.bind(problem, first, out, plan)
+        plan = launch.plan(problem, first, target, algorithm, beside=others)
+        bound = launch.bind(problem, first, target, plan)
     if all(source.same_object for source in inputs):
         third = given[2] if len(given) > 2 else None
         _engine.remember_gradient(
             NUMBERS[op], given[0], given[1], third, dim, bool(keepdim), dtype, out, algorithm, bound
         )
-    dx = _engine.run(bound, first.array, out, *(other.array for other in others))
-    return dx if out is not None else first.wrap(dx)
+    dx = _engine.run(bound, first.array, target, *(other.array for other in others))
+    return out if out is not None else first.wrap(dx)
 
 
 def checked(

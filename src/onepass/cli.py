@@ -134,8 +134,13 @@ def doctor() -> None:
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Few cells, few repeats.")] = False,
-    cells: Annotated[str | None, typer.Option(help="Names or patterns of cells, or any problem, such as sum-8x1001-dim0; comma separated.")] = None,
-    samples: Annotated[int | None, typer.Option("--sample", metavar="N", help="Shapes that nobody chose, so many.")] = None,
+    cells: Annotated[
+        str | None,
+        typer.Option(help="Names or patterns of cells, or any problem, such as sum-8x1001-dim0; comma separated."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--sample", metavar="N", help="As many shapes that nobody chose, alone or as well.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of --sample: the same shapes again.")] = 0,
     against: Annotated[
         str | None,

@@ -52,9 +52,7 @@ def reduction(op: str) -> Callable[..., Any]:
 def gradient(op: str) -> Callable[..., Any]:
     """softmax_backward or log_softmax_backward, for a tracer."""
 
-    def traced(
-        dy: Any, y: Any, dim: Any = -1, dtype: Any = None, *, out: Any = None, algorithm: Any = None
-    ) -> Any:
+    def traced(dy: Any, y: Any, dim: Any = -1, dtype: Any = None, *, out: Any = None, algorithm: Any = None) -> Any:
         from .torch.tensors import refuse_out, trace_gradient, traced_dims
 
         refuse_out(op, out, algorithm)

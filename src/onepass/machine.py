@@ -9,7 +9,6 @@ from pathlib import Path
 
 from . import _engine
 
-
 MOST_THREADS = 4096  # of a call
 
 

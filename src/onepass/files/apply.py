@@ -38,6 +38,8 @@ def run_job(job: Job, writer: Writer, advance: Advance) -> None:
 
 
 def _compute(job: ComputeJob, reader: Reader, writer: Writer, advance: Advance) -> None:
+    if job.result.nbytes == 0:  # however many rows of nothing there are
+        return
     outer, length, inner = job.shape
     slabs = _Slabs(job, reader, writer, advance)
     try:

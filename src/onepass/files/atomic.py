@@ -45,6 +45,8 @@ def preallocate(stream: BinaryIO, nbytes: int, path: Path) -> None:
         return
     try:
         os.posix_fallocate(stream.fileno(), 0, nbytes)
+    except OverflowError as error:
+        raise FileError(f"{path}: it needs {nbytes:,} bytes, more than a file may have") from error
     except OSError as error:
         if error.errno not in _NO_ROOM:
             return  # this file system cannot reserve: find out while writing

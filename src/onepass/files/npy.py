@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 from numpy.lib import format as npy_format
 
 from .atomic import preallocate, replacing
-from .tensor import FLOATS, Access, FileError, Info, Reader, Source, Tensor, UsageError, Writer
+from .tensor import FLOATS, Access, FileError, Info, Reader, Source, Tensor, UsageError, Writer, check_sizes
 
 # A single array has no name in an .npy file; np.savez calls it this.
 DEFAULT_NAME = "arr_0"
@@ -39,8 +39,7 @@ def _read_header(stream: BinaryIO, name: str, title: str) -> Info:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             shape, fortran, dtype = read(stream)
-        if any(isinstance(n, bool) or n < 0 for n in shape):
-            raise ValueError(f"shape {shape} has a negative size")
+        check_sizes(shape, dtype.itemsize)
     except _HEADER_DAMAGE as error:
         raise FileError(f"{title} is not a valid .npy file: {_first_line(error)}") from error
     if dtype.hasobject:

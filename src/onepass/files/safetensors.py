@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .atomic import preallocate, replacing
-from .tensor import FLOATS, Access, FileError, Info, Reader, Source, Tensor, UsageError, Writer
+from .tensor import FLOATS, Access, FileError, Info, Reader, Source, Tensor, UsageError, Writer, check_sizes
 
 # Names of the format for types NumPy has. Others (8-bit floats and smaller) are copied under the name they came with.
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -55,6 +55,7 @@ def _entry(name: str, entry: Any) -> tuple[int, int, Info]:
     if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)) or start > stop or type(label) is not str:
         raise ValueError(f"the entry of {name!r} is malformed")
     dtype = _DTYPES.get(label)
+    check_sizes(shape, 1 if dtype is None else dtype.itemsize)
     if dtype is not None and math.prod(shape) * dtype.itemsize != stop - start:
         raise ValueError(f"{name!r} has {stop - start} bytes, not those of {label} {list(shape)}")
     return start, stop, Info(name, dtype, shape, stop - start, label=label)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -55,6 +57,14 @@ class Info:
     @property
     def floating(self) -> bool:
         return self.dtype is not None and (self.dtype.kind == "f" or self.dtype == FLOATS["bfloat16"])
+
+
+def check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
+    """Raise ValueError for sizes that no array has: as NumPy sees it also where another size is 0."""
+    if any(isinstance(n, bool) or n < 0 for n in shape):
+        raise ValueError(f"shape {list(shape)} has a negative size")
+    if math.prod(n for n in shape if n) * max(itemsize, 1) > sys.maxsize:
+        raise ValueError(f"shape {list(shape)} is larger than any array")
 
 
 class Reader:
