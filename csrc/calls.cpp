@@ -23,9 +23,9 @@ constexpr std::int64_t kReleaseBytes = std::int64_t{256} << 10;
 constexpr std::size_t kMostRemembered = 4096;
 
 // The first six in the order of the engine's Algorithm; the others are a GPU's.
-constexpr const char* kAlgorithmNames[] = {
-    "registers", "row",        "online",         "split",      "strided", "packed", "warp",         "warp_smem",
-    "block",     "block_smem", "block_uncached", "three_pass", "cluster", "stream", "strided_split"};
+constexpr const char* kAlgorithmNames[] = {"registers",      "row",        "online",    "split",  "strided",
+                                           "packed",         "warp",       "warp_smem", "block",  "block_smem",
+                                           "block_uncached", "three_pass", "cluster",   "stream", "strided_split"};
 
 thread_local const char* last_run = "";
 struct {

@@ -12,8 +12,8 @@ namespace onepass {
 void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*run)(void*, std::int64_t, std::int64_t),
                   void* context);
 
-// How many tasks a thread takes at a time, each reading `task_bytes`: about `run_bytes` of them, but at most a quarter of
-// its share, so that threads finish together. Inlined always: what is compiled for one instruction set must not be
+// How many tasks a thread takes at a time, each reading `task_bytes`: about `run_bytes` of them, but at most a quarter
+// of its share, so that threads finish together. Inlined always: what is compiled for one instruction set must not be
 // linked into another's kernels.
 __attribute__((always_inline)) inline std::int64_t grain_of(std::int64_t tasks, std::int64_t task_bytes,
                                                             std::int64_t run_bytes, int threads) {
