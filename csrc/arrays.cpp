@@ -449,7 +449,7 @@ void tell_of_writes(int kind, PyObject* notice) {
 
 bool may_write(const ArrayView& out) {
     if (out.kind != told_of_writes.kind) return true;
-    PyObject* done = PyObject_CallOneArg(told_of_writes.notice, out.object);
+    PyObject* done = PyObject_Vectorcall(told_of_writes.notice, &out.object, 1, nullptr);
     Py_XDECREF(done);
     return done != nullptr;
 }
