@@ -64,7 +64,8 @@ class Launch {
     int arrays() const { return arrays_; }
     unsigned grid() const { return grid_; }
     int resident_blocks() const { return resident_blocks_; }  // on one multiprocessor
-    // One driver call, and another to see that the GPU is current. Any thread, with or without the GIL.
+    // One driver call, and another to see that the GPU is current; where blocks share rows, two more to find their
+    // scratch memory, and once for each stream an allocation. Any thread, with or without the GIL.
     // The input, the result, then what else is read.
     Status operator()(const Addresses& addresses, Stream stream) const noexcept;
 

@@ -5,10 +5,11 @@ import pytest
 from gpu_layouts import GRADIENT_LAYOUTS, LAYOUTS, is_expected
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 
+from onepass.call import operands_like
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
-from onepass.problem import make_problem, normalize_dims
+from onepass.problem import contiguous_strides, make_problem, normalize_dims
 
 
 def taken(view, shape, dtype):
@@ -78,7 +79,17 @@ CUTS = [
         {"threads": 256, "cluster": 4},
         "no packs: more threads",
     ),
-    ("log_softmax", (4096, 4096), 0, "bfloat16", "strided_split", {"pack": 2, "across": 8}, "narrow tiles of halves"),
+    ("log_softmax", (4096, 4096), 0, "bfloat16", "strided_split", {"packs": 16, "resident": 3}, "halves as read"),
+    ("softmax", (4096, 4096), 0, "bfloat16", "strided_split", {"packs": 16, "resident": 4}, "halves, an anchor fewer"),
+    ("softmax", (8192, 8192), 0, "bfloat16", "strided_split", {"threads": 512, "cluster": 8}, "halves, longer"),
+    ("log_softmax", (150, 808, 1972), 1, "bfloat16", "strided_split", {"across": 16, "cluster": 4}, "across sectors"),
+    ("logsumexp", (165, 82, 5928), 1, "bfloat16", "strided", {"across": 32, "pack": 2, "packs": 21}, "one block's halves"),
+    ("softmax", (32, 256, 56, 56), 1, "bfloat16", "strided", {"packs": 32, "resident": 3}, "as many as are held"),
+    ("sum", (846, 3, 6127), 1, "bfloat16", "strided", {"packs": 3, "tiles": 8}, "few steps: several tiles"),
+    ("sum", (8, 21, 513, 513), 1, "float32", "strided", {"packs": 21, "tiles": 1}, "a few more: all at a time"),
+    ("amax", (235, 34, 11018), 1, "bfloat16", "strided", {"pack": 2, "staged": "false"}, "packs are worth more"),
+    ("softmax", (76847, 3, 1123), 1, "float32", "strided", {"packs": 3, "tiles": 8}, "the same, written"),
+    ("logsumexp", (3257, 4, 465), 1, "float32", "strided", {"packs": 4, "tiles": 1}, "a step more: one tile"),
     ("softmax", (64, 50176, 3), 1, "float32", "strided_split", {"across": 4, "threads": 512}, "long, few neighbours"),
     ("softmax", (64, 50176, 3), 1, "bfloat16", "strided_split", {"threads": 256, "packs": 49}, "the same of 16 bits"),
     ("softmax", (1000, 8192, 2), 1, "float32", "strided_split", {"across": 4, "cluster": 8}, "two neighbours"),
@@ -94,4 +105,25 @@ def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
     plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
     held = dict(plan.shape)
     assert plan.algorithm == algorithm, plan
+    assert {name: held[name] for name in cut} == cut, plan
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "cut"),
+    [
+        ((73, 2, 61825), "float32", {"across": 128, "packs": 2, "pack": 1}),
+        ((6768, 6, 1387), "bfloat16", {"across": 128, "packs": 6, "pack": 1}),
+        ((4096, 8, 128), "bfloat16", {"across": 128, "packs": 8, "pack": 4}),
+        ((4, 15, 1885), "float32", {"across": 32, "packs": 15, "pack": 1}),  # few: smaller blocks
+        ((2, 16, 1947), "float32", {"across": 32, "packs": 4, "pack": 1}),  # few and longer: four threads each
+    ],
+    ids=str,
+)
+def test_gradients_of_short_columns_need_no_other_thread(shape, dtype, cut):
+    dims = normalize_dims("softmax_backward", 1, shape)
+    second, third = operands_like("softmax_backward", dtype, shape, contiguous_strides(shape), dims)
+    problem = make_problem("softmax_backward", dtype, shape, dims, second=second, third=third)
+    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4)
+    held = dict(plan.shape)
+    assert plan.algorithm == "strided" and plan.reads == 1
     assert {name: held[name] for name in cut} == cut, plan

@@ -27,38 +27,60 @@ TILES = (
     *(((1024, 64), 0), ((4096, 32), 0), ((8192, 16), 0), ((65536, 16), 0), ((65536, 7), 0)),
     *(((64, 1000, 196), 1), ((64, 1000, 197), 1), ((64, 1000, 198), 1)),
     *(((64, 50176, 3), 1), ((128, 8192, 5), 1), ((64, 10000, 3), 1), ((1000, 8192, 2), 1), ((64, 30000, 4), 1)),
+    *(((24, 394, 6656), 1), ((128, 512, 256), 1), ((150, 808, 1972), 1), ((32768, 512), 0)),
+    *(((165, 82, 5928), 1), ((16, 150, 16384), 1), ((76847, 3, 1123), 1)),
     *(((512, 300, 49), 1), ((256, 500, 49), 1), ((128, 700, 81), 1), ((16, 8400, 80), 1), ((16, 2000, 1024), 1)),
 )
 
 
-def problems() -> Iterator[tuple]:
-    """(op, dtype, result dtype, shape, dim, algorithm, addresses), each for the kernel that it brings about."""
-    known, unknown = (0, 0, 0, 0), None
-    # float16 differs from bfloat16 in its conversions: one kernel of each tier.
+KNOWN, UNKNOWN = (0, 0, 0, 0), None  # addresses
+
+
+# Each yields (op, dtype, result dtype, shape, dim, algorithm, addresses), for the kernel that it brings about.
+
+
+def tier_problems() -> Iterator[tuple]:
+    """Softmax by every tier. float16 differs from bfloat16 in its conversions: one kernel of each."""
     lengths = (3, 32, 100, 512, 1000, 1023, 1024, 2048, 4096, 8192, 16384, 32768, 50257, 262144)
     for dtype in ("float32", "bfloat16", "float16", "float64"):
         for length in (32, 1023, 4096, 16384, 262144) if dtype == "float16" else lengths:
-            yield "softmax", dtype, dtype, (4096, length), 1, None, known
-        yield "softmax", dtype, dtype, (4096, 1000), 1, None, unknown
+            yield "softmax", dtype, dtype, (4096, length), 1, None, KNOWN
+        yield "softmax", dtype, dtype, (4096, 1000), 1, None, UNKNOWN
         for shape, dim in (((32, 256, 3136), 1), ((4096, 4096), 0), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
-            yield "softmax", dtype, dtype, shape, dim, None, known
-    for op in ("softmax", "log_softmax"):  # a cluster for each row, in registers and in shared memory
+            yield "softmax", dtype, dtype, shape, dim, None, KNOWN
+
+
+def cluster_problems() -> Iterator[tuple]:
+    """Clusters: for each row, in registers and in shared memory; of 4 to 16 blocks, slices of one to four parts."""
+    for op in ("softmax", "log_softmax"):
         for rows, length in ((8, 8192), (8, 12001), (8, 32768), (16, 131070), (64, 17001), (300, 50257)):
-            yield op, "float32", "float32", (rows, length), 1, None, known
+            yield op, "float32", "float32", (rows, length), 1, None, KNOWN
         for length in (17001, 20000, 20477, 24000, 28001, 40957, 57344, 57345, 80000, 81917):
-            yield op, "float32", "float32", (4096, length), 1, None, known
+            yield op, "float32", "float32", (4096, length), 1, None, KNOWN
         for rows, length in ((64, 16384), (64, 65535), (512, 57343), (8, 128255), (64, 32769), (64, 262144)):
-            yield op, "bfloat16", "bfloat16", (rows, length), 1, None, known
+            yield op, "bfloat16", "bfloat16", (rows, length), 1, None, KNOWN
         for length in (16385, 24001, 32767, 32768, 48000, 65536, 131072, 200000):
-            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, known
+            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, KNOWN
         for dtype in ("float32", "bfloat16", "float16"):
             for shape in ((4096, 32768), (64, 20000), (64, 32767), (8, 65536)):
-                yield op, dtype, dtype, shape, 1, None, unknown
+                yield op, dtype, dtype, shape, 1, None, UNKNOWN
         for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "bfloat16")):
             for shape in ((4096, 32768), (64, 32767), (4096, 65536), (64, 65535)):
-                yield op, dtype, result, shape, 1, "cluster", known
-    for op in ("softmax", "log_softmax"):  # slices that blocks claim
-        for addresses in (known, unknown):
+                yield op, dtype, result, shape, 1, "cluster", KNOWN
+    for op in ("softmax", "log_softmax"):
+        for length in (40000, 40001, 50256, 65536, 128256, 128257):
+            yield op, "float32", "float32", (4096, length), 1, None, KNOWN
+        for length in (40000, 40001, 50256, 50257, 100001, 128256, 500001):
+            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, KNOWN
+        for dtype in ("float32", "bfloat16"):  # and fewer of larger blocks
+            for rows, length in ((20, 131072), (64, 128256), (64, 200001)):
+                yield op, dtype, dtype, (rows, length), 1, None, KNOWN
+
+
+def claimed_problems() -> Iterator[tuple]:
+    """Slices that blocks claim."""
+    for op in ("softmax", "log_softmax"):
+        for addresses in (KNOWN, UNKNOWN):
             for shape in ((64, 524288), (64, 524289), (128, 1000003), (512, 524289), (32, 8388608), (16, 8388609)):
                 yield op, "float32", "float32", shape, 1, None, addresses
             for shape in ((64, 1048577), (128, 2097152), (32, 8388608)):
@@ -66,39 +88,47 @@ def problems() -> Iterator[tuple]:
             yield op, "float16", "float16", (512, 1048576), 1, None, addresses
             yield op, "bfloat16", "float32", (128, 2097153), 1, None, addresses
             yield op, "float32", "float16", (128, 2097152), 1, None, addresses
-    for op in ("softmax", "log_softmax"):  # clusters of 4 to 16 blocks, slices of one to four parts
-        for length in (40000, 40001, 50256, 65536, 128256, 128257):
-            yield op, "float32", "float32", (4096, length), 1, None, known
-        for length in (40000, 40001, 50256, 50257, 100001, 128256, 500001):
-            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, known
-        for dtype in ("float32", "bfloat16"):  # and fewer of larger blocks
-            for rows, length in ((20, 131072), (64, 128256), (64, 200001)):
-                yield op, dtype, dtype, (rows, length), 1, None, known
+
+
+def other_operations() -> Iterator[tuple]:
+    """The other operations by every tier, tiles of every size, kernels to compare with."""
     for dtype in ("float32", "bfloat16"):
         for length in (100, 1023, 1024, 8192, 32768, 50257, 262144):
-            yield "log_softmax", dtype, dtype, (4096, length), 1, None, known
+            yield "log_softmax", dtype, dtype, (4096, length), 1, None, KNOWN
         for shape, dim in TILES:
-            yield "log_softmax", dtype, dtype, shape, dim, None, known
-            yield "softmax", dtype, dtype, shape, dim, None, known
+            yield "log_softmax", dtype, dtype, shape, dim, None, KNOWN
+            yield "softmax", dtype, dtype, shape, dim, None, KNOWN
         for shape, dim in (((32, 256, 3136), 1), ((2, 128256, 16), 1), ((64, 50176, 3), 1), ((128, 8192, 5), 1)):
-            yield "log_softmax", dtype, dtype, shape, dim, None, known
-            yield "logsumexp", dtype, dtype, shape, dim, None, known
+            yield "log_softmax", dtype, dtype, shape, dim, None, KNOWN
+            yield "logsumexp", dtype, dtype, shape, dim, None, KNOWN
         for length in (1000, 8192, 50257, 128256):
-            yield "logsumexp", dtype, dtype, (4096, length), 1, None, known
+            yield "logsumexp", dtype, dtype, (4096, length), 1, None, KNOWN
         for op in ("sum", "amax"):
             for length in (32, 1023, 4096, 128256):
-                yield op, dtype, dtype, (4096, length), 1, None, known
-            yield op, dtype, dtype, (32, 256, 3136), 1, None, known
+                yield op, dtype, dtype, (4096, length), 1, None, KNOWN
+            yield op, dtype, dtype, (32, 256, 3136), 1, None, KNOWN
         for algorithm in ("block_smem", "block_uncached", "three_pass", "online"):
-            yield "softmax", dtype, dtype, (4096, 4096), 1, algorithm, known
-    for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):  # many short rows
+            yield "softmax", dtype, dtype, (4096, 4096), 1, algorithm, KNOWN
+    for op in ("mean", "amin", "sum"):
+        for dtype in ("float16", "float64"):
+            yield op, dtype, dtype, (4096, 4096), 1, None, KNOWN
+            yield op, dtype, dtype, (4096, 64), 0, None, KNOWN
+
+
+def short_row_problems() -> Iterator[tuple]:
+    """Many short rows."""
+    for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
         for dtype in ("float32", "bfloat16", "float64"):
             for length in (3, 33, 77, 100, 150, 300):
-                yield op, dtype, dtype, (1 << 20, length), 1, None, known
-            yield op, dtype, dtype, (1 << 20, 33), 1, None, unknown
+                yield op, dtype, dtype, (1 << 20, length), 1, None, KNOWN
+            yield op, dtype, dtype, (1 << 20, 33), 1, None, UNKNOWN
         for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
-            yield op, dtype, result, (1 << 20, 40), 1, "warp_smem", unknown
-    for op in ("logsumexp", "sum"):  # columns that are read once
+            yield op, dtype, result, (1 << 20, 40), 1, "warp_smem", UNKNOWN
+
+
+def column_problems() -> Iterator[tuple]:
+    """Columns: those that are read once, and two reduced axes that do not lie together."""
+    for op in ("logsumexp", "sum"):
         for dtype in ("float32", "bfloat16", "float64"):
             for shape, dim in (
                 *(((8, 21, 513 * 513), 1), ((512, 300, 49), 1), ((300, 300, 300), 1), ((1001, 10001), 0)),
@@ -106,98 +136,125 @@ def problems() -> Iterator[tuple]:
                 *(((8192, 8192), 0), ((1024, 1000, 3), 1), ((1000000, 10), 0), ((65536, 64), 0)),
                 *(((500, 64), 0), ((3000, 300), 0), ((2000, 1000), 0), ((4096, 1024), 0), ((20000, 500), 0)),
                 *(((5000, 1501), 0), ((64, 50176, 3), 1), ((512, 50176, 3), 1), ((256, 2000, 7), 1)),
+                *(((846, 3, 6127), 1), ((4096, 7, 128), 1), ((55, 12, 21213), 1), ((110, 36, 9409), 1)),
+                *(((165, 82, 5928), 1), ((24, 394, 6656), 1)),
             ):
-                yield op, dtype, dtype, shape, dim, None, known
-    for op in ("logsumexp", "sum", "amax"):  # few rows that are read once, by clusters and by blocks of 512 and 1024
+                yield op, dtype, dtype, shape, dim, None, KNOWN
+    for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
+        yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, KNOWN
+
+
+def few_reduced_problems() -> Iterator[tuple]:
+    """Few rows that are read once, by clusters and by blocks of 512 and 1024."""
+    for op in ("logsumexp", "sum", "amax"):
         for dtype in ("float32", "bfloat16", "float64"):
             for shape in ((1, 40000), (50, 40001), (1, 1 << 20), (1, (1 << 20) + 1), (1, 1 << 26), (1, (1 << 26) + 1)):
-                yield op, dtype, dtype, shape, 1, None, known
-    for op in ("mean", "amin", "sum"):
-        for dtype in ("float16", "float64"):
-            yield op, dtype, dtype, (4096, 4096), 1, None, known
-            yield op, dtype, dtype, (4096, 64), 0, None, known
+                yield op, dtype, dtype, shape, 1, None, KNOWN
+
+
+def conversion_problems() -> Iterator[tuple]:
+    """Results of another type."""
     for dtype, result in (
         ("bfloat16", "float32"),
         ("float32", "float16"),
         ("float16", "float64"),
         ("float64", "float32"),
     ):
-        yield "softmax", dtype, result, (4096, 1000), 1, None, known
-        yield "log_softmax", dtype, result, (4096, 8192), 1, None, known
+        yield "softmax", dtype, result, (4096, 1000), 1, None, KNOWN
+        yield "log_softmax", dtype, result, (4096, 8192), 1, None, KNOWN
         for shape, dim in (((4096, 4096), 0), ((64, 1000, 196), 1), ((65536, 16), 0)):
-            yield "softmax", dtype, result, shape, dim, None, known
-    for dtype in ("float32", "bfloat16", "float64"):  # rows that several blocks share
+            yield "softmax", dtype, result, shape, dim, None, KNOWN
+
+
+def shared_row_problems() -> Iterator[tuple]:
+    """Rows that several blocks share."""
+    for dtype in ("float32", "bfloat16", "float64"):
         for shape in ((1, 128256), (32, 128256), (1, 4194303), (128, 2097152), (2, 1 << 25)):
-            yield "softmax", dtype, dtype, shape, 1, None, known
-        yield "softmax", dtype, dtype, (32, 128257), 1, "split", unknown
+            yield "softmax", dtype, dtype, shape, 1, None, KNOWN
+        yield "softmax", dtype, dtype, (32, 128257), 1, "split", UNKNOWN
         for shape in ((4, 32768), (128, 32768), (128, 65536), (128, 90000)):
-            yield "softmax", dtype, dtype, shape, 1, "cluster", known
+            yield "softmax", dtype, dtype, shape, 1, "cluster", KNOWN
         for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
-            yield op, dtype, dtype, (128, 50257), 1, "cluster", unknown
+            yield op, dtype, dtype, (128, 50257), 1, "cluster", UNKNOWN
         for op in ("log_softmax", "logsumexp", "sum", "amax"):
-            yield op, dtype, dtype, (8, 1 << 20), 1, None, known
-            yield op, dtype, dtype, (2, 128256, 16), 1, None, known
-        yield "softmax", dtype, dtype, (1 << 20, 7), 0, None, known
-    yield "softmax", "float16", "float16", (32, 128256), 1, None, known
-    for op in ("softmax", "log_softmax", "sum"):  # two reduced axes that do not lie together
-        yield op, "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
+            yield op, dtype, dtype, (8, 1 << 20), 1, None, KNOWN
+            yield op, dtype, dtype, (2, 128256, 16), 1, None, KNOWN
+        yield "softmax", dtype, dtype, (1 << 20, 7), 0, None, KNOWN
+    yield "softmax", "float16", "float16", (32, 128256), 1, None, KNOWN
 
 
 def gradient_problems() -> Iterator[tuple]:
-    """The same of the backward passes."""
-    known, unknown = (0, 0, 0, 0), None
+    """The backward passes."""
     for op in ("softmax_backward", "log_softmax_backward"):
         for dtype in ("float32", "bfloat16"):
             for length in (3, 32, 100, 512, 1023, 1024, 4096, 8192, 16384, 50257, 262144):
-                yield op, dtype, dtype, (4096, length), 1, None, known
+                yield op, dtype, dtype, (4096, length), 1, None, KNOWN
             for length in (1000, 4096, 262144):
-                yield op, dtype, dtype, (4096, length), 1, None, unknown
+                yield op, dtype, dtype, (4096, length), 1, None, UNKNOWN
             for shape, dim in (*TILES, ((32, 256, 3136), 1), ((64, 1000, 49), 1), ((2, 128256, 16), 1)):
-                yield op, dtype, dtype, shape, dim, None, known
+                yield op, dtype, dtype, shape, dim, None, KNOWN
             for shape, dim in (
                 ((8, 21, 262144), 1),
                 ((100, 1000), 0),
                 ((300, 40), 0),
                 ((16, 20000, 4096), 1),
                 ((256, 5000, 3), 1),
+                ((73, 2, 61825), 1),
+                ((6768, 6, 1387), 1),
+                ((4096, 8, 128), 1),
+                ((4557, 15, 117), 1),
             ):
-                yield op, dtype, dtype, shape, dim, None, known
+                yield op, dtype, dtype, shape, dim, None, KNOWN
         for dtype in ("float32", "bfloat16", "float64"):  # many short rows
             for length in (3, 33, 64, 101, 126):
-                yield op, dtype, dtype, (1 << 20, length), 1, None, known
+                yield op, dtype, dtype, (1 << 20, length), 1, None, KNOWN
     for dtype in ("float16", "float64"):
         for length in (1023, 4096, 262144) if dtype == "float16" else (100, 1023, 4096, 8192, 16384, 262144):
-            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, known
+            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, KNOWN
         for length in (1000, 30000, 262144):
-            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, unknown
-        yield "softmax_backward", dtype, dtype, (4096, 64), 0, None, known
+            yield "softmax_backward", dtype, dtype, (4096, length), 1, None, UNKNOWN
+        yield "softmax_backward", dtype, dtype, (4096, 64), 0, None, KNOWN
     for op in ("softmax_backward", "log_softmax_backward"):  # rows that several blocks share, or that one could
         for dtype in ("float32", "bfloat16") if op.startswith("log") else ("float32", "bfloat16", "float64"):
             for shape in ((1, 128256), (32, 128257), (1, 1 << 20), (128, 2097152), (2, 1 << 25)):
-                yield op, dtype, dtype, shape, 1, None, known
+                yield op, dtype, dtype, shape, 1, None, KNOWN
         for dtype in ("float32", "bfloat16"):
             for algorithm in ("split", "stream", "block_uncached"):
-                yield op, dtype, dtype, (32, 128257), 1, algorithm, unknown
-            yield op, dtype, dtype, (32, 64001), 1, "cluster", unknown
-            yield op, dtype, dtype, (4096, 262144), 1, "block_uncached", known
+                yield op, dtype, dtype, (32, 128257), 1, algorithm, UNKNOWN
+            yield op, dtype, dtype, (32, 64001), 1, "cluster", UNKNOWN
+            yield op, dtype, dtype, (4096, 262144), 1, "block_uncached", KNOWN
     for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
-        yield "softmax_backward", dtype, result, (8, 128256), 1, None, known
+        yield "softmax_backward", dtype, result, (8, 128256), 1, None, KNOWN
         for shape, dim in (((4096, 4096), 0), ((64, 1000, 196), 1), ((65536, 16), 0)) if result != "float64" else ():
-            yield "softmax_backward", dtype, result, shape, dim, None, known
-        yield "softmax_backward", dtype, result, (4096, 1000), 1, None, known
-        yield "log_softmax_backward", dtype, result, (4096, 8192), 1, None, known
-    yield "softmax_backward", "float16", "float16", (32, 128257), 1, None, known
+            yield "softmax_backward", dtype, result, shape, dim, None, KNOWN
+        yield "softmax_backward", dtype, result, (4096, 1000), 1, None, KNOWN
+        yield "log_softmax_backward", dtype, result, (4096, 8192), 1, None, KNOWN
+    yield "softmax_backward", "float16", "float16", (32, 128257), 1, None, KNOWN
     for dtype in ("float32", "bfloat16", "float16", "float64"):
         for length in (32, 1000, 8192, 50257):
-            yield "logsumexp_backward", dtype, dtype, (4096, length), 1, None, known
-        yield "logsumexp_backward", dtype, dtype, (32, 256, 3136), 1, None, known
-    yield "softmax_backward", "float32", "float32", (8, 16, 32, 64), (0, 2), None, known
+            yield "logsumexp_backward", dtype, dtype, (4096, length), 1, None, KNOWN
+        yield "logsumexp_backward", dtype, dtype, (32, 256, 3136), 1, None, KNOWN
+    yield "softmax_backward", "float32", "float32", (8, 16, 32, 64), (0, 2), None, KNOWN
+
+
+PARTS = (
+    tier_problems,
+    cluster_problems,
+    claimed_problems,
+    other_operations,
+    short_row_problems,
+    column_problems,
+    few_reduced_problems,
+    conversion_problems,
+    shared_row_problems,
+    gradient_problems,
+)
 
 
 def plans(device: Device) -> list[CudaPlan]:
     """The different kernels of the grid, each as one of its plans."""
     found: dict[str, CudaPlan] = {}
-    for op, dtype, result, shape, dim, algorithm, addresses in chain(problems(), gradient_problems()):
+    for op, dtype, result, shape, dim, algorithm, addresses in chain.from_iterable(part() for part in PARTS):
         if algorithm == "cluster" and device.most_clustered == 1:
             continue
         dims = dim if isinstance(dim, tuple) else (dim,)

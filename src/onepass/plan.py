@@ -1,5 +1,6 @@
 """Plan: which CPU algorithm serves a problem, how it is cut up, and why. Pure Python: a Problem and a Machine in, a
-frozen, comparable, printable value out. The kernels do exactly what the plan says."""
+frozen, comparable, printable value out. The kernels do what the plan says; within `registers`, `strided` and `packed` they
+alone choose how tiny rows are held (transposed.h)."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ class CpuPlan:
 
     def __str__(self) -> str:
         cut = {
-            "registers": "short rows, as many at a time as a vector has lanes",
+            "registers": "short rows, in registers",
             "row": "a row at a time, waiting in cache",
             "online": f"a row at a time in chunks of {self.chunk}",
             "split": f"chunks of {self.chunk} elements over all threads",

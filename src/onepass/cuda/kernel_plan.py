@@ -300,6 +300,13 @@ class Choice:
         return self.problem.outer or (Axis(1, 0, 0),)
 
     @property
+    def held_size(self) -> int:
+        """Bytes of an element that waits in registers, beside others in a pack: 16 bits as read, if that is all that
+        results show, and else as what is computed in (held_steps.h)."""
+        as_read = self.x_size == self.y_size == 2 and self.load == Functor()
+        return 2 if as_read else ITEMSIZE[self.problem.compute_dtype]
+
+    @property
     def kept_size(self) -> int:
         """Bytes of an element that waits in shared memory: as read, or as a functor left it. Of a gradient, both its
         arrays' elements."""

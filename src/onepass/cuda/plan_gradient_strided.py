@@ -10,17 +10,19 @@ from .kernel_plan import ONCE, Choice, CudaPlan, Team, Tuning, build
 from .plan_strided import tile
 from .rounding import ceil_div, floor_power
 from .team_thresholds import SPLIT_THREADS
-from .thresholds import ACCESS_BYTES, LOOP_THREADS, STRIDED_SEGMENT_STEPS
-from .tile_cut import Held, as_wide_as, chosen_pack, cut_tile, is_narrow
+from .thresholds import ACCESS_BYTES, LOOP_THREADS, STRIDED_SEGMENT_STEPS, WARP_THREADS
+from .tile_cut import Held, TileCut, as_wide_as, chosen_pack, cut_tile, is_narrow
 from .tile_thresholds import (
     FEW_GRADIENT_TILES,
     FEWEST_GRADIENT_STEPS,
+    GRADIENT_ALONE_REGISTERS,
     GRADIENT_READ_TWICE,
     GRADIENT_READ_TWICE_ACROSS,
     GRADIENT_READ_TWICE_STEPS,
     GRADIENT_TILES,
     SHARED_GRADIENT_STEPS,
     SHARED_STEPS,
+    TILE_THREADS_PER_MULTIPROCESSOR,
     TINY_GRADIENT_TILES,
     SharedTile,
 )
@@ -104,7 +106,8 @@ def _plan_held(
     filled = kept[-1].size * choice.x_size >= min(ACCESS_BYTES, problem.rows * choice.x_size)
     measured = wide_dy and wide_saved and (filled or tiny) and choice.registers_per_element == 1
     measured = measured and problem.length >= FEWEST_GRADIENT_STEPS
-    cut = cut_tile(choice, held, measured)
+    cut = _alone(choice, held) if wide_dy and wide_saved else None
+    cut = cut or cut_tile(choice, held, measured)
     if cut is None:
         return None
     shape: dict[str, int | str | bool] = {
@@ -139,6 +142,22 @@ def _plan_held(
         waves=ONCE if cut.clustered else 1,
         team=None if cut.blocks == 1 else team,
     )
+
+
+def _alone(choice: Choice, held: Held) -> TileCut | None:
+    """The cut where one thread holds the whole of its columns, and needs no other; None where they are too long."""
+    problem, device = choice.problem, choice.device
+    if choice.tuning != Tuning() or choice.algorithm not in (None, "strided") or choice.registers_per_element > 1:
+        return None
+    for pack in (8, 4, 2, 1):
+        if pack <= held.widest and max(1, problem.length) * held.registers(pack) <= GRADIENT_ALONE_REGISTERS:
+            few = problem.rows < pack * WARP_THREADS * device.multiprocessors
+            if few and problem.length >= FEWEST_GRADIENT_STEPS:
+                return None
+            threads = 32 if few else WARP_THREADS
+            resident = TILE_THREADS_PER_MULTIPROCESSOR // threads
+            return TileCut(pack, threads, threads, 1, resident, max(1, problem.length), True)
+    return None
 
 
 def _name(blocks: int) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
-from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
+from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, Tuning, build
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .plan_strided_split_held import plan_strided_split_held
@@ -34,7 +34,8 @@ def plan_strided(choice: Choice) -> CudaPlan:
         shared = plan_strided_split_held(choice, kept, pack)
         if shared is not None:
             return shared
-    if choice.algorithm != "strided_split" and not plain and tuning.staged is None and problem.length:
+    may_hold = problem.length > 0 and (not plain or (choice.algorithm is None and tuning == Tuning()))
+    if choice.algorithm != "strided_split" and may_hold and tuning.staged is None:
         held = plan_strided_held(choice, kept, pack)
         if held is not None:
             return held

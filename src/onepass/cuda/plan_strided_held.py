@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from ..problem import Axis
+from ..problem import REDUCTIONS, Axis
 from .kernel_plan import Choice, CudaPlan, build
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, FORCED_WARP_REGISTERS, LONE_THREADS, LOOP_THREADS, WARP_THREADS
 from .tile_cut import neighbours
 from .tile_thresholds import (
+    FEWEST_AS_READ_STEPS,
     HELD_ALONE_REGISTERS,
     HELD_PACK,
+    HELD_REDUCED_REGISTERS,
     HELD_REGISTERS,
+    HELD_TILES_BLOCKS,
     HELD_TILES_PER_MULTIPROCESSOR,
+    HELD_TILES_REGISTERS,
+    MOST_AS_READ,
+    MOST_AS_READ_BESIDE_ALL_BLOCKS,
     MOST_BESIDE_ALL_BLOCKS,
+    MOST_HELD_TILES,
+    MOST_WRITTEN_TILES_STEPS,
     STEPS_PER_THREAD,
     TILE_BYTES,
     TILE_THREADS_PER_MULTIPROCESSOR,
@@ -23,17 +31,21 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     """The plan that holds a tile in registers, if there is one; `kept`: the kept axes, of which threads lie side by
     side along the last; `widest`: rows per access at most."""
     problem, tuning = choice.problem, choice.tuning
-    found = _alone(choice, widest) if tuning.across is None else None
-    found = found or _shared(
-        choice, kept, tuning.pack or min(widest, max(1, HELD_PACK // choice.registers_per_element))
-    )
+    plain = problem.op in REDUCTIONS
+    found = _alone(choice, widest, plain) if tuning.across is None else None
+    found = found or _as_read(choice, kept, widest)
+    if found is None and not plain:
+        found = _shared(choice, kept, tuning.pack or min(widest, max(1, HELD_PACK // choice.registers_per_element)))
     if found is None:
         return None
     pack, across, threads = found
     steps = ceil_div(problem.length, threads // across)
     resident = tuning.resident or TILE_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element
-    if not tuning.resident and steps * pack * choice.registers_per_element > MOST_BESIDE_ALL_BLOCKS:
+    as_read = choice.held_size == 2 and pack > 1
+    registers = steps * pack // 2 if as_read else steps * pack * choice.registers_per_element
+    if not tuning.resident and registers > (MOST_AS_READ_BESIDE_ALL_BLOCKS if as_read else MOST_BESIDE_ALL_BLOCKS):
         resident = resident * 3 // 4
+    tiles = _tiles(choice, neighbours(choice, kept, pack), steps, pack) if threads == across else 1
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
         "kept_axes": len(kept),
@@ -43,35 +55,63 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
         "across": across,
         "packs": steps,
         "pack": pack,
+        "tiles": tiles,
     }
     choice.why.append(f"{across} threads lie across rows that are {kept[-1].x_stride} apart in memory, {pack} each")
     choice.why.append(f"a thread holds {steps} of the {problem.length} steps in registers: read once")
+    if tiles > 1:
+        choice.why.append(f"of {tiles} tiles at a time: of one too little would be under way")
     return build(
         choice,
         "strided",
         "strided_held.h",
-        "strided_held",
+        "strided_held_reduce" if plain else "strided_held",
         "StridedHeld",
         shape,
         threads=threads,
         shared_bytes=0,
         units=problem.rows,
-        units_per_block=across * pack,
+        units_per_block=across * pack * tiles,
         axes=(*kept, *reduced),
         reads=1,
     )
 
 
-def _alone(choice: Choice, widest: int) -> tuple[int, int, int] | None:
+def _alone(choice: Choice, widest: int, plain: bool) -> tuple[int, int, int] | None:
     """(pack, threads across, threads) where one thread holds the whole of its rows, and needs no other."""
     problem, tuning = choice.problem, choice.tuning
-    most = HELD_ALONE_REGISTERS // choice.registers_per_element // max(1, problem.length)
+    held = HELD_REDUCED_REGISTERS if plain else HELD_ALONE_REGISTERS
+    most = held // choice.registers_per_element // max(1, problem.length)
     if most < (tuning.pack or 1):
         return None
     pack = tuning.pack or min(widest, floor_power(most))
     few = problem.rows < pack * WARP_THREADS * choice.device.multiprocessors
+    if plain and (few or pack < min(widest, HELD_PACK)):  # several threads to a row, or wider accesses, do more
+        return None
     threads = tuning.threads or (32 if few else WARP_THREADS)
     return (pack, threads, threads) if threads & (threads - 1) == 0 else None
+
+
+def _tiles(choice: Choice, near: int, steps: int, pack: int) -> int:
+    """Tiles of which a thread has rows at a time; `near`: packs that lie side by side, `steps` of each."""
+    problem = choice.problem
+    if problem.op not in REDUCTIONS and (pack > 1 or steps > MOST_WRITTEN_TILES_STEPS or near < WARP_THREADS):
+        return 1
+    room = HELD_TILES_REGISTERS // (steps * pack * choice.registers_per_element)
+    blocks = problem.rows // (pack * WARP_THREADS * choice.device.multiprocessors * HELD_TILES_BLOCKS)
+    return min(MOST_HELD_TILES, floor_power(max(1, room)), floor_power(max(1, blocks)))
+
+
+def _as_read(choice: Choice, kept: tuple[Axis, ...], widest: int) -> tuple[int, int, int] | None:
+    """The same where pairs of 16 bits wait as they were read: of many columns, each shared by a few warps."""
+    problem, tuning = choice.problem, choice.tuning
+    across, along = 32, max(4, ceil_power(ceil_div(problem.length, MOST_AS_READ)))
+    if choice.held_size != 2 or widest < 2 or tuning.threads or tuning.across or tuning.pack:
+        return None
+    near = neighbours(choice, kept, 2) >= across and problem.length >= FEWEST_AS_READ_STEPS
+    many = problem.rows >= 2 * across * 2 * choice.device.multiprocessors
+    plain = problem.op in REDUCTIONS
+    return (2, across, across * along) if near and many and not plain and across * along <= LOOP_THREADS else None
 
 
 def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int, int] | None:

@@ -8,13 +8,14 @@ from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .rounding import ceil_div
 from .thresholds import ACCESS_BYTES
-from .tile_cut import Held, TileCut, as_wide_as, cut_tile, is_narrow
+from .tile_cut import Held, TileCut, as_wide_as, cut_tile, halved, is_narrow
 from .tile_thresholds import (
+    AS_READ_TILES,
+    AS_READ_TILES_ACROSS_SECTORS,
     FEW_SHARED_TILES,
     FEWEST_NARROW_COLUMNS,
     FEWEST_SHARED_NEIGHBOURS,
     HELD_ALONE_STEPS,
-    LOG_HALF_TILES,
     MOST_UNWRITTEN_BLOCKS,
     MOST_UNWRITTEN_NARROW_STEPS,
     MOST_UNWRITTEN_SINGLE_STEPS,
@@ -40,21 +41,25 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
     together = kept[-1].x_stride == 1 and (kept[-1].y_stride == 1 or not choice.elementwise)
     neighbours = kept[-1].size if together else 0
     narrow = choice.tuning.clustered is None and is_narrow(problem, neighbours)
-    tiles, few_tiles = _tiles(choice, widest), FEW_SHARED_TILES
+    as_read = choice.held_size == 2 and widest > 1 and not narrow
+    tiles: Sequence[SharedTile] = _tiles(choice, widest)
+    few_tiles: Sequence[SharedTile] = halved(FEW_SHARED_TILES) if as_read else FEW_SHARED_TILES
     if narrow:
         tiles = few_tiles = as_wide_as(
             max(FEWEST_NARROW_COLUMNS, neighbours), NARROW_SHARED_TILES.get(choice.kept_size, ())
         )
     columnwise = not narrow and _by_few_columns(choice, widest)
     if columnwise:
-        tiles = [*UNWRITTEN_TILES[2 if choice.kept_size == 2 and widest > 1 else 4], *tiles]
+        unwritten = UNWRITTEN_TILES[2 if choice.kept_size == 2 and widest > 1 else 4]
+        tiles = [*(halved(unwritten) if as_read else unwritten), *tiles]
     held = Held(
         widest=widest,
         pack=1 if narrow else ACCESS_BYTES // 2 // max(choice.x_size, choice.y_size),
-        sizes=(ITEMSIZE[problem.compute_dtype],),
+        sizes=(choice.held_size,),
         tiles=tiles,
         few_tiles=few_tiles,
         alone=False,
+        as_read=as_read,
     )
     near = narrow or neighbours >= min(FEWEST_SHARED_NEIGHBOURS, problem.rows)
     cut = cut_tile(choice, held, near and problem.length > HELD_ALONE_STEPS and choice.registers_per_element == 1)
@@ -120,9 +125,11 @@ def _tiles(choice: Choice, widest: int) -> Sequence[SharedTile]:
     size, reduced = choice.kept_size, choice.problem.reduce
     whole = SECTOR_BYTES if choice.problem.op == "softmax" else SECTOR_BYTES // 2
     apart = any(axis.y_stride * size % whole for axis in reduced)
+    if widest > 1 and choice.held_size == 2:
+        return AS_READ_TILES_ACROSS_SECTORS if apart else AS_READ_TILES
     if size == 4 and widest > 1 and apart:
         return SHARED_TILES_ACROSS_SECTORS
     tiles = SHARED_TILES.get(size, ())
     if widest == 1 and choice.elementwise:
         return [*SINGLE_TILES.get(size, ()), *tiles]
-    return [*LOG_HALF_TILES, *tiles] if choice.problem.op == "log_softmax" and size == 2 else tiles
+    return tiles

@@ -11,8 +11,11 @@ from .plan_cluster import cluster_sizes
 from .rounding import ceil_div, ceil_power
 from .tile_thresholds import (
     CROSSED_COLUMNS,
+    FEW_AS_READ,
     FEWEST_NARROW_SHARED_STEPS,
+    FEWEST_RESIDENT_THREADS,
     FEWEST_SHARED_NEIGHBOURS,
+    MOST_AS_READ,
     MOST_SHARED_HELD,
     SHARED_STEPS,
     SharedTile,
@@ -62,6 +65,7 @@ class Held:
     tiles: Sequence[SharedTile]
     few_tiles: Sequence[SharedTile]  # where the others would leave multiprocessors idle
     alone: bool  # a tile may have one block
+    as_read: bool = False  # pairs of 16 bits wait as they were read
 
     def registers(self, pack: int) -> int:
         """Of 32 bits, that a pack takes."""
@@ -107,7 +111,10 @@ def _first(choice: Choice, held: Held, tiles: Sequence[SharedTile]) -> TileCut |
         packs = ceil_div(choice.problem.length, tile.blocks * (tile.threads // across))
         registers = packs * held.registers(pack)
         if tile.fewest_held <= registers <= tile.most_held:
-            resident = _resident(choice, tile.threads, registers)
+            resident = _resident(choice, tile.threads, registers, _others(choice, held, tile, registers))
+            crowded = held.as_read and resident * tile.threads < FEWEST_RESIDENT_THREADS
+            if crowded and tile is not tiles[-1]:
+                continue
             return TileCut(pack, across, tile.threads, tile.blocks, resident, packs, True)
     return None
 
@@ -127,7 +134,8 @@ def _apart(choice: Choice, held: Held) -> TileCut | None:
         if not 1 <= blocks <= at_once or threads < across * pack:
             continue
         packs = ceil_div(problem.length, blocks * (threads // across))
-        most = MOST_SHARED_HELD if threads == (tuning.threads or 512) else MOST_SHARED_HELD // 2
+        most = MOST_AS_READ if held.as_read else MOST_SHARED_HELD
+        most //= 1 if threads == (tuning.threads or 512) else 2
         if packs * held.registers(pack) <= most:
             if not tuning.blocks:  # no more than have so many packs
                 blocks = ceil_div(problem.length, packs * (threads // across))
@@ -147,6 +155,11 @@ def neighbours(choice: Choice, kept: tuple[Axis, ...], pack: int) -> int:
     if any(along):  # x lies one way and the result the other
         return CROSSED_COLUMNS
     return ceil_div(choice.problem.rows if len(kept) == 1 else inner.size, pack)
+
+
+def halved(tiles: Sequence[SharedTile]) -> list[SharedTile]:
+    """Tiles of elements of 32 bits as those of pairs of 16 that wait as they were read."""
+    return [tile._replace(most_held=tile.most_held // 2, fewest_held=tile.fewest_held // 2) for tile in tiles]
 
 
 def is_narrow(problem: Problem, neighbours: int) -> bool:
@@ -175,8 +188,16 @@ def _across(choice: Choice, widest: int, columns: int, most: int) -> tuple[int, 
     return pack, tuning.across or min(32, columns // pack, ceil_power(ceil_div(choice.problem.rows, pack)))
 
 
-def _resident(choice: Choice, threads: int, registers: int) -> int:
+def _others(choice: Choice, held: Held, tile: SharedTile, registers: int) -> int:
+    """Registers of a thread beside those that hold so many."""
+    if not held.as_read or registers <= FEW_AS_READ:
+        return _OTHER_REGISTERS[registers > _MANY] * choice.registers_per_element
+    of_eight = tile.threads > 128 and tile.blocks == 8
+    fits = choice.problem.op == "logsumexp" or (choice.problem.op == "softmax" and of_eight)
+    return _OTHER_REGISTERS[not fits]
+
+
+def _resident(choice: Choice, threads: int, registers: int, others: int) -> int:
     """Blocks whose threads hold so much that a multiprocessor has registers for."""
-    size = choice.registers_per_element
-    of_a_thread = max(_FEWEST_REGISTERS * size, ceil_div(registers + _OTHER_REGISTERS[registers > _MANY] * size, 8) * 8)
+    of_a_thread = max(_FEWEST_REGISTERS * choice.registers_per_element, ceil_div(registers + others, 8) * 8)
     return max(1, choice.tuning.resident or choice.device.registers // (of_a_thread * threads))

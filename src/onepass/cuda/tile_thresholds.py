@@ -24,6 +24,17 @@ HELD_TILES_PER_MULTIPROCESSOR = 0.5
 # sm_75 to sm_89, softmax with 39 on all but sm_75.
 MOST_BESIDE_ALL_BLOCKS = 37
 HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
+# The same of a plain reduction. H200, November 2026, us, dim 1, against threads that walk along their rows: sum
+# 8x21x513x513 float32 54.4 for 62.2, bfloat16 36.0 for 48.4, 13046x9x699 float32 93.3 for 113.7.
+HELD_REDUCED_REGISTERS = 40
+# Rows of few steps: tiles of which a thread has rows at a time, at most, what it holds of all of them, and blocks that
+# a multiprocessor is still to have. sum 846x3x6127 bfloat16 23.1 for 42.2, amax 49x3x63445 14.6 for 26.0.
+MOST_HELD_TILES = 8
+HELD_TILES_REGISTERS = 24
+HELD_TILES_BLOCKS = 4
+# Of rows that are written, of so many steps: softmax 76847x3x1123 float32 574 for 646; but logsumexp of 3257x4x465
+# 20.7 for 17.6, and rows with few neighbours, softmax 4798151x3x5 bfloat16, 161 for 137.
+MOST_WRITTEN_TILES_STEPS = 3
 HELD_PACK = 4
 # Tiles take threads until a multiprocessor has this many: measured on an H100 against 128 or 256 for all, 1.1x
 # (8x21x512x512, 64x1000x196 float32) to 1.55x (16x150x128x128 bfloat16), 1.2x for the sum of 32x256x56x56; none lost
@@ -140,6 +151,29 @@ SHARED_TILES = {
         SharedTile(16, 512, 16, 64, fewest_held=52),
     ],
 }
+# Of 16-bit elements that wait as they were read (held_steps.h), most_held in registers: for each multiprocessor twice
+# as much is under way. H200, November 2026, us, for what they took widened: softmax 4096x4096, dim 0, 26.5 for 31.2,
+# 8192x8192 91.6 for 111, 16x2000x1024, dim 1, 41.7 for 51.1; log_softmax 24x394x6656 71.0 for 83.5, 100x9334x68 154 for
+# 164. With more than 32 registers held they take twice as long.
+MOST_AS_READ = 32
+FEW_AS_READ = 28  # of more a thread needs eight registers more, or it spills, but in logsumexp and in clusters of eight
+FEWEST_RESIDENT_THREADS = 768  # of a multiprocessor: tiles that leave room for fewer are the last choice
+AS_READ_TILES = [
+    *(SharedTile(32, 128, 2, 32), SharedTile(32, 256, 4, 16), SharedTile(32, 128, 8, 32)),
+    *(SharedTile(32, 256, 8, 32), SharedTile(32, 512, 8, 32), SharedTile(32, 256, 16, 32)),
+    *(SharedTile(16, 256, 16, 32), SharedTile(16, 512, 16, 32)),
+]
+# The same where steps are not whole sectors: log_softmax 150x808x1972 310 for 429 widened, 400 in tiles of 32 columns.
+AS_READ_TILES_ACROSS_SECTORS = [
+    *(SharedTile(64, 256, blocks, 32) for blocks in (2, 4, 8)),
+    SharedTile(64, 512, 8, 32),
+    *AS_READ_TILES,
+]
+# One block's: 64 columns in pairs, by four warps at least, of so many steps at least; where threads hold more than so
+# many registers, a quarter of the blocks less. logsumexp 165x82x5928, dim 1, 57.2 for 109; softmax 16x150x128x128 44.2
+# for 48.0, 32x256x56x56 30.6 for 37.0.
+FEWEST_AS_READ_STEPS = 64
+MOST_AS_READ_BESIDE_ALL_BLOCKS = 28
 # Steps that are not whole sectors: at the edges of a tile are some that its neighbours have, too, and of a wider one
 # they are fewer. Of 4 bytes: float32, dim 1, 64x1000x196 35.3 for 39.8, 64x1000x198 37.2 for 43.4, 128x500x100 21.0
 # for 23.6, 16x1000x2002 78.9 for 105, 32x2000x300 53.3 for 56.0; but 64x1000x200, whose steps are whole sectors, 34.4
@@ -205,9 +239,6 @@ SINGLE_TILES = {
     2: [SharedTile(32, 256, 2, 24)],
     4: [SharedTile(32, 256, 2, 24), *(SharedTile(32, 256, blocks, 16) for blocks in (4, 8))],
 }
-# log_softmax of 16-bit elements, which has more to tell than softmax: narrower tiles, in packs of 2. Dim 1,
-# 16x2000x1024 54.6 for 63.8, 16x8400x80 27.2 for 31.4; dim 0, 4096x4096 32.6 for 36.5; softmax gains 0 to 3%.
-LOG_HALF_TILES = [SharedTile(16, 256, blocks, 36, fewest_held=17, pack=2) for blocks in (4, 8, 16)]
 # Tiles where those of SHARED_TILES would leave a quarter of the multiprocessors idle: 1024x64 float32, dim 0, 5.9 for
 # 7.7; 4096x32 6.9 for 12.0; 8192x16 7.5 for 12.2; 16384x64 10.3 for 14.3.
 FEW_SHARED_TILES = [
@@ -252,5 +283,9 @@ FEW_GRADIENT_TILES = [
     *(SharedTile(16, 128, 1, 32), SharedTile(16, 128, 8, 32), SharedTile(16, 256, 16, 24)),
     SharedTile(16, 512, 16, 64),
 ]
+# Of 32 bits, that a thread has of both arrays where it holds the whole of its columns, needing no other: log_softmax
+# 73x2x61825 float32 34.7 for 90.0 in shared memory, 6768x6x1387 bfloat16 102 for 217, 32x3x10191 6.8 for 11.3; softmax
+# 4557x15x117 float32 31.7 for 42.7. Of few columns the shorter ones only: 2x16x1947 takes 5.2 for 4.3.
+GRADIENT_ALONE_REGISTERS = 32
 # Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7.
 FEWEST_GRADIENT_STEPS = 16

@@ -268,7 +268,7 @@ class GradientRows {
         }
     }
     std::int64_t split_grain() const {
-        return (std::int64_t{256} << 10) / (job_.chunk * (size_of(job_.in) + size_of(job_.second))) + 1;
+        return kPlainRun / (job_.chunk * (size_of(job_.in) + size_of(job_.second))) + 1;
     }
     template <class RowOp>
     double split_sum(const Row& r) const {

@@ -1,4 +1,5 @@
 // Rows of up to sixteen vectors, as many at once as a vector has lanes: what the kernels of short rows have in common.
+// Gradients of up to 32 vectors that hold one row at a time do not come here.
 #pragma once
 
 #include "across.h"

@@ -312,7 +312,7 @@ class Rows {
 
     void run_split() {
         Partial* partials = scratch_of<Partial>(Scratch::states, chunks());
-        const std::int64_t grain = (std::int64_t{256} << 10) / (job_.chunk * size_of(job_.in)) + 1;
+        const std::int64_t grain = kPlainRun / (job_.chunk * size_of(job_.in)) + 1;
         for (std::int64_t r = 0; r < job_.rows; ++r) {
             const Offsets at = row(r);
             auto read = [&](std::int64_t begin, std::int64_t end) {

@@ -52,7 +52,7 @@ inline bool in_sequence(const Job& job) {
            adjoin(job, &Axis::y_stride, is_elementwise(job.op) ? job.length : 1);
 }
 
-// Whether those are tiny: few or many, or their number would show in the last bits. Of gradients neither float64, which
+// Whether those are tiny. How many there are is not asked: it would show in the last bits. Of gradients neither float64, which
 // short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost less where they
 // are (gradient_short_rows.h).
 template <class T>

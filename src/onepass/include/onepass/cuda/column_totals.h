@@ -59,30 +59,28 @@ __device__ __forceinline__ void staged_totals(const Part& part, const Staged& st
     total_of_columns<Op>(sum, reduce);
 }
 
-// Calls visit(i, x) for packs of a thread's steps of its i-th column: those that are asked for together.
-template <int kAhead, class Part, class Read, class Visit>
-__device__ __forceinline__ void for_each_column_pack(const Part& part, int64 begin, int64 end, Read&& read,
-                                                     Visit&& visit) {
-    using C = typename Part::C;
-    if (!part.present) return;
-    for_each_group_in_halves<C, kAhead>(part, begin + Part::first_step(), end, read,
-                                        [&]<int kCount, int N>(int64, C(&x)[kCount][N]) {
+// Calls visit(i, x) for packs of a thread's steps of its i-th column: those that are asked for together, and `fill` for
+// what the last pack lacks.
+template <int kAhead, class Part, class C, class Visit>
+__device__ __forceinline__ void for_each_column_pack(const Part& part, int64 begin, int64 end, C fill, Visit&& visit) {
+    const auto read = [&](int64 step, const Offset& at, C(&to)[Part::N]) { part.load(step, at.x, to); };
+    for_each_filled_group<C, kAhead>(part, begin, end, fill, read, [&]<int kCount, int N>(C(&x)[kCount][N]) {
 #pragma unroll
-                                            for (int i = 0; i < N; ++i) {
-                                                C of_column[kCount];
+        for (int i = 0; i < N; ++i) {
+            C of_column[kCount];
 #pragma unroll
-                                                for (int k = 0; k < kCount; ++k) of_column[k] = x[k][i];
-                                                visit(i, of_column);
-                                            }
-                                        });
+            for (int k = 0; k < kCount; ++k) of_column[k] = x[k][i];
+            visit(i, of_column);
+        }
+    });
 }
 
 // Of columns that wait nowhere: running maxima and sums.
-template <class Op, class V, bool kMasked, int kAhead, class Part, class Read, class C, int N, class Reduce>
-__device__ __forceinline__ void online_totals(const Part& part, const Read& read, int64 begin, int64 end,
-                                              Reduce& reduce, C (&max)[N], Sum<C> (&sum)[N]) {
+template <class Op, class V, bool kMasked, int kAhead, class Part, class C, int N, class Reduce>
+__device__ __forceinline__ void online_totals(const Part& part, int64 begin, int64 end, Reduce& reduce, C (&max)[N],
+                                              Sum<C> (&sum)[N]) {
     OnlineState<V> mine[N];
-    for_each_column_pack<N == 1 ? 2 * kAhead : kAhead>(part, begin, end, read,
+    for_each_column_pack<N == 1 ? 2 * kAhead : kAhead>(part, begin, end, -kInfinity<C>,
                                                        [&](int i, auto& of_column) { mine[i].push(of_column); });
 #pragma unroll
     for (int i = 0; i < N; ++i) max[i] = mine[i].m;
@@ -101,9 +99,8 @@ __device__ __forceinline__ void push_columns(const Part& part, int64 begin, int6
     constexpr int kAhead = N < 4 ? 16 / N : kInFlight;
 #pragma unroll
     for (State& s : state) s = Op::template identity<C>();
-    for_each_column_pack<kAhead>(
-        part, begin, end, [&](int64 step, C(&to)[N]) { part.load(step, to); },
-        [&](int i, auto& of_column) { Op::template push<In>(state[i], of_column); });
+    for_each_column_pack<kAhead>(part, begin, end, Op::template fill<C>(),
+                                 [&](int i, auto& of_column) { Op::template push<In>(state[i], of_column); });
 }
 
 }  // namespace onepass::cuda

@@ -137,7 +137,7 @@ __device__ __forceinline__ Sum<C> total_of(Sum<C> mine, Reduce&& reduce) {
 
 // ---- plain reductions ----
 //
-// State: what a thread accumulates. push takes a pack of elements that have been In, finish makes the result of a row
+// State: what a thread accumulates; `fill` is an element that changes none. push takes a pack of elements that have been In, finish makes the result of a row
 // of `length` elements.
 
 struct RowSum {
@@ -148,6 +148,10 @@ struct RowSum {
     template <class C>
     static __device__ __forceinline__ Sum<C> identity() {
         return Sum<C>::identity();
+    }
+    template <class C>
+    static __device__ __forceinline__ C fill() {
+        return C(0);
     }
     // One by one: terms of both signs may cancel, and leave what adding up a pack has lost. Of 16-bit elements a pack's
     // sum loses nothing in float32 unless they are a thousand times apart.
@@ -182,6 +186,10 @@ struct RowExtreme {
     template <class C>
     static __device__ __forceinline__ C identity() {
         return -kSign * kInfinity<C>;
+    }
+    template <class C>
+    static __device__ __forceinline__ C fill() {
+        return identity<C>();
     }
     template <class In, int N, class C>
     static __device__ __forceinline__ void push(C& state, const C (&x)[N]) {

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
             staged.arrive(job.length);
             staged_totals<Op, V, kHasMask, kKeep, kAhead>(part, staged, 0, job.length, reduce, max, sum);
         } else {
-            online_totals<Op, V, kHasMask, kAhead>(part, from_memory, 0, job.length, reduce, max, sum);
+            online_totals<Op, V, kHasMask, kAhead>(part, 0, job.length, reduce, max, sum);
         }
 
         const auto finish = [&](int i) {

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             staged.arrive(end);
             staged_totals<Op, V, true, kKeep, kAhead>(part, staged, begin, end, reduce, max, sum);
         } else {
-            online_totals<Op, V, true, kAhead>(part, from_memory, begin, end, reduce, max, sum);
+            online_totals<Op, V, true, kAhead>(part, begin, end, reduce, max, sum);
         }
 
         // The row's: every thread takes those of some blocks, of its columns. There is seldom more than one block for a

@@ -5,6 +5,7 @@
 // are complete, and the warps of a block, then the blocks of a tile merge maxima and sums in one go.
 #pragma once
 
+#include "held_steps.h"
 #include "split.h"
 #include "tile.h"
 #include "tile_totals.h"
@@ -37,9 +38,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr int N = kShape.pack;
     constexpr int kHeld = kShape.packs;
     constexpr bool kHasMask = kMasks<Load>;
-    constexpr int kGroup = Op::kExact ? kInFlight : kHeld;
+    using Steps = HeldSteps<Op, V, In, kHeld, N, kSame<Load, Direct>>;
     // Huge numbers are brought near 0 in place, where that leaves a register for it.
-    constexpr bool kTransforms = Op::kKeepsExponentials && kShape.cluster > 0;
+    constexpr bool kTransforms = Steps::kKeeps && kShape.cluster > 0;
     ONEPASS_SHARED(typename InTile::Scratch, scratch);
     ONEPASS_SHARED(typename Others::Scratch, team_scratch);
     const auto place = TeamPlace::of<kShape.cluster>(job);
@@ -64,35 +65,25 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     const auto share = [&](int64 tile) {
         others.begin_row();
         const Part part(job, tile);
-        C held[kHeld][N];
-#pragma unroll
-        for (C& x : held[kHeld - 1]) x = -kInfinity<C>;  // the last step may be missing
-        for_each_held(part, [&](int k, int64 step, const Offset& at) { part.load(step, at.x, held[k]); });
+        Steps held;
+        held.clear_last();
+        for_each_held(part, [&](int k, int64 step, const Offset& at) { held.load(part, k, step, at); });
 
         C max[N];  // of a warp
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            max[i] = held[0][i];
-#pragma unroll
-            for (int k = 1; k < kHeld; ++k) max[i] = Max()(max[i], held[k][i]);
-        }
+        held.maxima(max);
 #pragma unroll
         for (C& m : max) m = all_reduce_lanes<kWarpLanes, kShape.across>(m, Max());
+        const auto exponential_of_mine = [&](int i) {
+            return Totals::template exponential_of_part<kTransforms>(max[i], [&](auto f) { held.transform(i, f); });
+        };
+        decltype(exponential_of_mine(0)) of_mine[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) of_mine[i] = exponential_of_mine(i);
+        Sum<C> sum[N];
+        held.add_up(of_mine, sum);
         State row[N];
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const auto exponential = Totals::template exponential_of_part<kTransforms>(max[i], [&](auto f) {
-#pragma unroll
-                for (int k = 0; k < kHeld; ++k) held[k][i] = f(held[k][i]);
-            });
-            C terms[kHeld];
-#pragma unroll
-            for (int k = 0; k < kHeld; ++k) {
-                terms[k] = exponential(held[k][i]);
-                if constexpr (Op::kKeepsExponentials) held[k][i] = terms[k];
-            }
-            row[i] = Totals::pack(max[i], sum_in_groups<kGroup>(terms));
-        }
+        for (int i = 0; i < N; ++i) row[i] = Totals::pack(max[i], sum[i]);
 #pragma unroll
         for (State& state : row) state = Totals::template sum_over_lanes<kShape.across>(state);
         in_tile(row);
@@ -112,15 +103,17 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 to_row[i] = Totals::to_row(max[i], exponential(i));
             }
             for_each_held(part, [&](int k, int64 step, const Offset& at) {
+                C x[N];
+                held.get(k, x);
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
-                    if constexpr (Op::kKeepsExponentials) {
-                        held[k][i] = result[i].normalize(held[k][i] * to_row[i]);
+                    if constexpr (Steps::kKeeps) {
+                        x[i] = result[i].normalize(x[i] * to_row[i]);
                     } else {
-                        held[k][i] = result[i](held[k][i]);
+                        x[i] = result[i](x[i]);
                     }
                 }
-                part.store(step, at.y, held[k]);
+                part.store(step, at.y, x);
             });
         } else if (place.rank == 0 && Part::first_step() == 0) {
             C results[N];
