@@ -1,6 +1,6 @@
 """Plan: which CPU algorithm serves a problem, how it is cut up, and why. Pure Python: a Problem and a Machine in, a
-frozen, comparable, printable value out. The kernels do what the plan says; within `registers`, `strided` and `packed` they
-alone choose how tiny rows are held (transposed.h)."""
+frozen, comparable, printable value out. The kernels do what the plan says; within `registers`, `strided` and `packed`
+they alone choose how tiny rows are held (transposed.h)."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from .tile_thresholds import (
     GRADIENT_READ_TWICE_ACROSS,
     GRADIENT_READ_TWICE_STEPS,
     GRADIENT_TILES,
+    MOST_GRADIENT_BESIDE_ALL_BLOCKS,
     SHARED_GRADIENT_STEPS,
     SHARED_STEPS,
     TILE_THREADS_PER_MULTIPROCESSOR,
@@ -150,12 +151,14 @@ def _alone(choice: Choice, held: Held) -> TileCut | None:
     if choice.tuning != Tuning() or choice.algorithm not in (None, "strided") or choice.registers_per_element > 1:
         return None
     for pack in (8, 4, 2, 1):
-        if pack <= held.widest and max(1, problem.length) * held.registers(pack) <= GRADIENT_ALONE_REGISTERS:
+        registers = max(1, problem.length) * held.registers(pack)
+        if pack <= held.widest and registers <= GRADIENT_ALONE_REGISTERS:
             few = problem.rows < pack * WARP_THREADS * device.multiprocessors
             if few and problem.length >= FEWEST_GRADIENT_STEPS:
                 return None
             threads = 32 if few else WARP_THREADS
-            resident = TILE_THREADS_PER_MULTIPROCESSOR // threads
+            eighths = 8 if registers <= MOST_GRADIENT_BESIDE_ALL_BLOCKS else 6
+            resident = TILE_THREADS_PER_MULTIPROCESSOR // threads * eighths // 8
             return TileCut(pack, threads, threads, 1, resident, max(1, problem.length), True)
     return None
 

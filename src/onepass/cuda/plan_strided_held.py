@@ -16,8 +16,7 @@ from .tile_thresholds import (
     HELD_TILES_BLOCKS,
     HELD_TILES_PER_MULTIPROCESSOR,
     HELD_TILES_REGISTERS,
-    MOST_AS_READ,
-    MOST_AS_READ_BESIDE_ALL_BLOCKS,
+    MOST_AS_READ_ALONE,
     MOST_BESIDE_ALL_BLOCKS,
     MOST_HELD_TILES,
     MOST_WRITTEN_TILES_STEPS,
@@ -40,18 +39,14 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
         return None
     pack, across, threads = found
     steps = ceil_div(problem.length, threads // across)
-    resident = tuning.resident or TILE_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element
-    as_read = choice.held_size == 2 and pack > 1
-    registers = steps * pack // 2 if as_read else steps * pack * choice.registers_per_element
-    if not tuning.resident and registers > (MOST_AS_READ_BESIDE_ALL_BLOCKS if as_read else MOST_BESIDE_ALL_BLOCKS):
-        resident = resident * 3 // 4
     tiles = _tiles(choice, neighbours(choice, kept, pack), steps, pack) if threads == across else 1
+    resident = tuning.resident or _resident(choice, threads, steps, pack, tiles)
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
         "kept_axes": len(kept),
         "reduced_axes": len(reduced),
         "threads": threads,
-        "resident": max(1, resident),
+        "resident": resident,
         "across": across,
         "packs": steps,
         "pack": pack,
@@ -92,10 +87,24 @@ def _alone(choice: Choice, widest: int, plain: bool) -> tuple[int, int, int] | N
     return (pack, threads, threads) if threads & (threads - 1) == 0 else None
 
 
+def _resident(choice: Choice, threads: int, steps: int, pack: int, tiles: int) -> int:
+    """Blocks that a multiprocessor must have room for: as many as leave no kernel of tools/nvrtc_matrix.py a spill."""
+    size = choice.registers_per_element
+    # A logarithm's results are widened ahead of time, and take what their elements save.
+    as_read = choice.held_size == 2 and pack > 1 and choice.problem.op != "log_softmax"
+    registers = steps * pack // 2 if as_read else steps * pack * size
+    eighths = 6 if tiles > 1 or registers > MOST_BESIDE_ALL_BLOCKS else 8
+    if registers > MOST_BESIDE_ALL_BLOCKS and pack > 2:
+        eighths = 5
+    return max(1, TILE_THREADS_PER_MULTIPROCESSOR // threads // size * eighths // 8)
+
+
 def _tiles(choice: Choice, near: int, steps: int, pack: int) -> int:
     """Tiles of which a thread has rows at a time; `near`: packs that lie side by side, `steps` of each."""
     problem = choice.problem
-    if problem.op not in REDUCTIONS and (pack > 1 or steps > MOST_WRITTEN_TILES_STEPS or near < WARP_THREADS):
+    if problem.op not in (*REDUCTIONS, "softmax"):
+        return 1
+    if problem.op == "softmax" and (pack > 1 or steps > MOST_WRITTEN_TILES_STEPS or near < WARP_THREADS):
         return 1
     room = HELD_TILES_REGISTERS // (steps * pack * choice.registers_per_element)
     blocks = problem.rows // (pack * WARP_THREADS * choice.device.multiprocessors * HELD_TILES_BLOCKS)
@@ -105,13 +114,14 @@ def _tiles(choice: Choice, near: int, steps: int, pack: int) -> int:
 def _as_read(choice: Choice, kept: tuple[Axis, ...], widest: int) -> tuple[int, int, int] | None:
     """The same where pairs of 16 bits wait as they were read: of many columns, each shared by a few warps."""
     problem, tuning = choice.problem, choice.tuning
-    across, along = 32, max(4, ceil_power(ceil_div(problem.length, MOST_AS_READ)))
     if choice.held_size != 2 or widest < 2 or tuning.threads or tuning.across or tuning.pack:
         return None
+    along = max(4, ceil_power(ceil_div(problem.length, MOST_AS_READ_ALONE)))
+    across = 32 if along <= 8 else 16
     near = neighbours(choice, kept, 2) >= across and problem.length >= FEWEST_AS_READ_STEPS
     many = problem.rows >= 2 * across * 2 * choice.device.multiprocessors
-    plain = problem.op in REDUCTIONS
-    return (2, across, across * along) if near and many and not plain and across * along <= LOOP_THREADS else None
+    fits = near and many and across * along <= LOOP_THREADS
+    return (2, across, across * along) if fits and problem.op in ("softmax", "logsumexp") else None
 
 
 def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int, int] | None:

@@ -16,6 +16,7 @@ from .tile_thresholds import (
     FEWEST_RESIDENT_THREADS,
     FEWEST_SHARED_NEIGHBOURS,
     MOST_AS_READ,
+    MOST_AS_READ_IN_PAIRS,
     MOST_SHARED_HELD,
     SHARED_STEPS,
     SharedTile,
@@ -25,6 +26,7 @@ from .tile_thresholds import (
 # tools/nvrtc_matrix.py with a spill.
 _OTHER_REGISTERS = (32, 40)
 _MANY = 40
+_BESIDE_LOGARITHMS = 48  # that are many and wait as they were read
 _FEWEST_REGISTERS = 64
 
 
@@ -110,9 +112,11 @@ def _first(choice: Choice, held: Held, tiles: Sequence[SharedTile]) -> TileCut |
             continue
         packs = ceil_div(choice.problem.length, tile.blocks * (tile.threads // across))
         registers = packs * held.registers(pack)
-        if tile.fewest_held <= registers <= tile.most_held:
-            resident = _resident(choice, tile.threads, registers, _others(choice, held, tile, registers))
-            crowded = held.as_read and resident * tile.threads < FEWEST_RESIDENT_THREADS
+        most = min(tile.most_held, MOST_AS_READ_IN_PAIRS) if held.as_read and pack == 2 else tile.most_held
+        if tile.fewest_held <= registers <= most:
+            others = _others(choice, held, tile, registers)
+            resident = _resident(choice, tile.threads, registers, others)
+            crowded = held.as_read and pack > 2 and resident * tile.threads < FEWEST_RESIDENT_THREADS
             if crowded and tile is not tiles[-1]:
                 continue
             return TileCut(pack, across, tile.threads, tile.blocks, resident, packs, True)
@@ -192,9 +196,10 @@ def _others(choice: Choice, held: Held, tile: SharedTile, registers: int) -> int
     """Registers of a thread beside those that hold so many."""
     if not held.as_read or registers <= FEW_AS_READ:
         return _OTHER_REGISTERS[registers > _MANY] * choice.registers_per_element
-    of_eight = tile.threads > 128 and tile.blocks == 8
-    fits = choice.problem.op == "logsumexp" or (choice.problem.op == "softmax" and of_eight)
-    return _OTHER_REGISTERS[not fits]
+    if choice.problem.op == "log_softmax":
+        return _BESIDE_LOGARITHMS
+    of_eight = tile.threads > 128 and tile.blocks == 8 and choice.device.major == 9
+    return _OTHER_REGISTERS[not (of_eight or choice.problem.op == "logsumexp")]
 
 
 def _resident(choice: Choice, threads: int, registers: int, others: int) -> int:

@@ -153,10 +153,12 @@ SHARED_TILES = {
 }
 # Of 16-bit elements that wait as they were read (held_steps.h), most_held in registers: for each multiprocessor twice
 # as much is under way. H200, November 2026, us, for what they took widened: softmax 4096x4096, dim 0, 26.5 for 31.2,
-# 8192x8192 91.6 for 111, 16x2000x1024, dim 1, 41.7 for 51.1; log_softmax 24x394x6656 71.0 for 83.5, 100x9334x68 154 for
-# 164. With more than 32 registers held they take twice as long.
+# 8192x8192 91.6 for 111, 16x2000x1024, dim 1, 44.3 or less for 51.1; log_softmax 24x394x6656 71.0 for 83.5, 100x9334x68
+# 154 for 164. With more than 32 registers held they take twice as long.
 MOST_AS_READ = 32
-FEW_AS_READ = 28  # of more a thread needs eight registers more, or it spills, but in logsumexp and in clusters of eight
+MOST_AS_READ_IN_PAIRS = 24  # 32 of no more than a pair each are an array in memory to the compiler
+# Of more a thread needs more registers beside them, or it spills: but in clusters of eight on sm_90, and of logsumexp.
+FEW_AS_READ = 28
 FEWEST_RESIDENT_THREADS = 768  # of a multiprocessor: tiles that leave room for fewer are the last choice
 AS_READ_TILES = [
     *(SharedTile(32, 128, 2, 32), SharedTile(32, 256, 4, 16), SharedTile(32, 128, 8, 32)),
@@ -169,11 +171,11 @@ AS_READ_TILES_ACROSS_SECTORS = [
     SharedTile(64, 512, 8, 32),
     *AS_READ_TILES,
 ]
-# One block's: 64 columns in pairs, by four warps at least, of so many steps at least; where threads hold more than so
-# many registers, a quarter of the blocks less. logsumexp 165x82x5928, dim 1, 57.2 for 109; softmax 16x150x128x128 44.2
-# for 48.0, 32x256x56x56 30.6 for 37.0.
+# One block's: columns in pairs, 64 by four warps at least, or 32 by more than eight, of so many steps at least, each
+# thread with no more registers than that. logsumexp 165x82x5928, dim 1, 57.2 for 109; softmax 16x150x128x128 44.2 for
+# 48.0, 32x256x56x56 33.0 for 37.0.
 FEWEST_AS_READ_STEPS = 64
-MOST_AS_READ_BESIDE_ALL_BLOCKS = 28
+MOST_AS_READ_ALONE = 22
 # Steps that are not whole sectors: at the edges of a tile are some that its neighbours have, too, and of a wider one
 # they are fewer. Of 4 bytes: float32, dim 1, 64x1000x196 35.3 for 39.8, 64x1000x198 37.2 for 43.4, 128x500x100 21.0
 # for 23.6, 16x1000x2002 78.9 for 105, 32x2000x300 53.3 for 56.0; but 64x1000x200, whose steps are whole sectors, 34.4
@@ -283,9 +285,11 @@ FEW_GRADIENT_TILES = [
     *(SharedTile(16, 128, 1, 32), SharedTile(16, 128, 8, 32), SharedTile(16, 256, 16, 24)),
     SharedTile(16, 512, 16, 64),
 ]
-# Of 32 bits, that a thread has of both arrays where it holds the whole of its columns, needing no other: log_softmax
+# Of 32 bits, that a thread has of both arrays where it holds the whole of its columns, needing no other, and beside how
+# many of them all blocks have room: log_softmax
 # 73x2x61825 float32 34.7 for 90.0 in shared memory, 6768x6x1387 bfloat16 102 for 217, 32x3x10191 6.8 for 11.3; softmax
 # 4557x15x117 float32 31.7 for 42.7. Of few columns the shorter ones only: 2x16x1947 takes 5.2 for 4.3.
 GRADIENT_ALONE_REGISTERS = 32
+MOST_GRADIENT_BESIDE_ALL_BLOCKS = 24
 # Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7.
 FEWEST_GRADIENT_STEPS = 16

@@ -63,7 +63,7 @@ __device__ __forceinline__ void staged_totals(const Part& part, const Staged& st
 // what the last pack lacks.
 template <int kAhead, class Part, class C, class Visit>
 __device__ __forceinline__ void for_each_column_pack(const Part& part, int64 begin, int64 end, C fill, Visit&& visit) {
-    const auto read = [&](int64 step, const Offset& at, C(&to)[Part::N]) { part.load(step, at.x, to); };
+    const auto read = [&](int64 step, C(&to)[Part::N]) { part.load(step, to); };
     for_each_filled_group<C, kAhead>(part, begin, end, fill, read, [&]<int kCount, int N>(C(&x)[kCount][N]) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {

@@ -27,27 +27,25 @@ __device__ __forceinline__ void for_each_group(const Part& part, int64 begin, in
 
 // What is left of this thread's steps from `step` on, fewer than kAhead: all of it at a time, beside what counts
 // nothing.
-template <int kAhead, class Part, class Offset, class Value, class Read, class Visit>
-__device__ __forceinline__ void visit_rest(const Part& part, int64 step, Offset at, int left, Value fill, Read&& read,
-                                           Visit&& visit) {
+template <int kAhead, class Part, class Value, class Read, class Visit>
+__device__ __forceinline__ void visit_rest(int64 step, int left, Value fill, Read&& read, Visit&& visit) {
     if constexpr (kAhead > 4) {
-        if (left <= kAhead / 2) return visit_rest<kAhead / 2>(part, step, at, left, fill, read, visit);
+        if (left <= kAhead / 2) return visit_rest<kAhead / 2, Part>(step, left, fill, read, visit);
     }
     Value values[kAhead][Part::N];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
         if (k < left) {
-            read(step, at, values[k]);
+            read(step + k * Part::kSteps, values[k]);
         } else {
 #pragma unroll
             for (Value& value : values[k]) value = fill;
         }
-        part.advance(step, at);
     }
     visit(values);
 }
 
-// The same for totals: visit(values), and read(step, offset, values). What is left after whole groups is asked for at
+// The same for totals: visit(values). What is left after whole groups is asked for at
 // once, too; `fill` stands for the steps that a group lacks. By half a group, a quarter and so on, columns of 15 steps
 // were four waits.
 template <class Value, int kAhead, class Part, class Read, class Visit>
@@ -55,19 +53,15 @@ __device__ __forceinline__ void for_each_filled_group(const Part& part, int64 be
                                                       Visit&& visit) {
     if (!part.present) return;
     int64 step = begin + Part::first_step();
-    auto at = part.offset_of(step);
-    for (; step + (kAhead - 1) * Part::kSteps < end;) {
+    for (; step + (kAhead - 1) * Part::kSteps < end; step += kAhead * Part::kSteps) {
         Value values[kAhead][Part::N];
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-            read(step, at, values[k]);
-            part.advance(step, at);
-        }
+        for (int k = 0; k < kAhead; ++k) read(step + k * Part::kSteps, values[k]);
         visit(values);
     }
     if (step >= end) return;
     const int left = (static_cast<int>(end - step) + Part::kSteps - 1) / Part::kSteps;
-    visit_rest<kAhead>(part, step, at, left, fill, read, visit);
+    visit_rest<kAhead, Part>(step, left, fill, read, visit);
 }
 
 // The same with the values of one step at a time.
