@@ -19,6 +19,7 @@ from .tile_thresholds import (
     MOST_AS_READ_ALONE,
     MOST_BESIDE_ALL_BLOCKS,
     MOST_HELD_TILES,
+    MOST_OF_SM_75,
     MOST_WRITTEN_TILES_STEPS,
     STEPS_PER_THREAD,
     TILE_BYTES,
@@ -91,9 +92,11 @@ def _resident(choice: Choice, threads: int, steps: int, pack: int, tiles: int) -
     """Blocks that a multiprocessor must have room for: as many as leave no kernel of tools/nvrtc_matrix.py a spill."""
     size = choice.registers_per_element
     # A logarithm's results are widened ahead of time, and take what their elements save.
-    as_read = choice.held_size == 2 and pack > 1 and choice.problem.op != "log_softmax"
-    registers = steps * pack // 2 if as_read else steps * pack * size
-    eighths = 6 if tiles > 1 or registers > MOST_BESIDE_ALL_BLOCKS else 8
+    pairs, logarithms = choice.held_size == 2 and pack > 1, choice.problem.op == "log_softmax"
+    registers = steps * pack // 2 if pairs and not logarithms else steps * pack * size
+    of_sm_75 = pairs and logarithms and choice.device.major < 8  # where 32 of them leave 16 bytes without a place
+    most = MOST_OF_SM_75 if of_sm_75 else MOST_BESIDE_ALL_BLOCKS
+    eighths = 6 if tiles > 1 or registers > most else 8
     if registers > MOST_BESIDE_ALL_BLOCKS and pack > 2:
         eighths = 5
     return max(1, TILE_THREADS_PER_MULTIPROCESSOR // threads // size * eighths // 8)

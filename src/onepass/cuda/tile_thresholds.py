@@ -23,6 +23,7 @@ HELD_TILES_PER_MULTIPROCESSOR = 0.5
 # With more than that, a quarter of the blocks would have their threads spill: log_softmax of 512x300x49, dim 1, on
 # sm_75 to sm_89, softmax with 39 on all but sm_75.
 MOST_BESIDE_ALL_BLOCKS = 37
+MOST_OF_SM_75 = 31  # the same of log_softmax in pairs of 16 bits
 HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
 # The same of a plain reduction. H200, November 2026, us, dim 1, against threads that walk along their rows: sum
 # 8x21x513x513 float32 54.4 for 62.2, bfloat16 36.0 for 48.4, 13046x9x699 float32 93.3 for 113.7.
