@@ -387,8 +387,6 @@ def test_tiles_of_a_strided_gradient_wait_in_registers(problem):
         ((16, 20000, 4096), "float32", 512, 2, "too many steps for registers: L2 serves the second read"),
         ((4, 20000, 8192), "bfloat16", 256, 2, "two-byte elements by full packs"),
         ((32, 256, 56, 56), "float64", 512, 1, "not measured"),
-        ((4096, 8, 128), "bfloat16", 32, 2, "a warp, two threads along 8 steps"),
-        ((4096, 8, 128), "float32", 64, 1, "few steps of float32"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " in value else None,
 )

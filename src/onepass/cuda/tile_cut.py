@@ -138,7 +138,7 @@ def _apart(choice: Choice, held: Held) -> TileCut | None:
         if not 1 <= blocks <= at_once or threads < across * pack:
             continue
         packs = ceil_div(problem.length, blocks * (threads // across))
-        most = MOST_AS_READ if held.as_read else MOST_SHARED_HELD
+        most = MOST_AS_READ if held.as_read and pack > 1 else MOST_SHARED_HELD
         most //= 1 if threads == (tuning.threads or 512) else 2
         if packs * held.registers(pack) <= most:
             if not tuning.blocks:  # no more than have so many packs
