@@ -52,9 +52,9 @@ inline bool in_sequence(const Job& job) {
            adjoin(job, &Axis::y_stride, is_elementwise(job.op) ? job.length : 1);
 }
 
-// Whether those are tiny. How many there are is not asked: it would show in the last bits. Of gradients neither float64, which
-// short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost less where they
-// are (gradient_short_rows.h).
+// Whether those are tiny. How many there are is not asked: it would show in the last bits. Of gradients neither
+// float64, which short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost
+// less where they are (gradient_short_rows.h).
 template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;

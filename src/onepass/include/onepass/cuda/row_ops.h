@@ -137,8 +137,8 @@ __device__ __forceinline__ Sum<C> total_of(Sum<C> mine, Reduce&& reduce) {
 
 // ---- plain reductions ----
 //
-// State: what a thread accumulates; `fill` is an element that changes none. push takes a pack of elements that have been In, finish makes the result of a row
-// of `length` elements.
+// State: what a thread accumulates; `fill` is an element that changes none. push takes a pack of elements that have
+// been In, finish makes the result of a row of `length` elements.
 
 struct RowSum {
     template <class C>
