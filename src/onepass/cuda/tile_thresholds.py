@@ -286,10 +286,10 @@ FEW_GRADIENT_TILES = [
     *(SharedTile(16, 128, 1, 32), SharedTile(16, 128, 8, 32), SharedTile(16, 256, 16, 24)),
     SharedTile(16, 512, 16, 64),
 ]
-# Of 32 bits, that a thread has of both arrays where it holds the whole of its columns, needing no other, and beside how
-# many of them all blocks have room: log_softmax
-# 73x2x61825 float32 34.7 for 90.0 in shared memory, 6768x6x1387 bfloat16 102 for 217, 32x3x10191 6.8 for 11.3; softmax
-# 4557x15x117 float32 31.7 for 42.7. Of few columns the shorter ones only: 2x16x1947 takes 5.2 for 4.3.
+# Of 32 bits, that a thread has of both arrays where it holds the whole of its columns, needing no other; and beside how
+# many of them all blocks have room. log_softmax 73x2x61825 float32 34.7 for 90.0 in shared memory, 6768x6x1387 bfloat16
+# 102 for 217, 32x3x10191 6.8 for 11.3; softmax 4557x15x117 float32 31.7 for 42.7. Of few columns the shorter ones only:
+# 2x16x1947 takes 5.2 for 4.3.
 GRADIENT_ALONE_REGISTERS = 32
 MOST_GRADIENT_BESIDE_ALL_BLOCKS = 24
 # Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7.
