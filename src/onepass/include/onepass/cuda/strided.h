@@ -38,7 +38,6 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
     for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Part part(job, tile);
         const Staged staged(part, memory, 0);
-        const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
         C max[N];
         Sum<C> sum[N];
         if constexpr (kShape.staged) {
@@ -70,6 +69,7 @@ __global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Comput
                 const Part next(job, more ? tile + gridDim.x : tile);
                 staged.template write<kAhead>(job.length, Staged(next, memory, 0), more, change);
             } else {
+                const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
                 for_each_step<C, kAhead>(part, 0, job.length, from_memory, [&](int64 step, C(&x)[N]) {
                     change(x);
                     part.store(step, part.offset_of(step).y, x);

@@ -57,7 +57,6 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         others.begin_row();
         const Part part(job, tile);
         const Staged staged(part, memory, begin);
-        const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
         C max[N];
         Sum<C> sum[N];
 
@@ -143,6 +142,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 const Part next(job, more ? tile + place.teams : tile);
                 staged.template write<kAhead>(end, Staged(next, memory, begin), more, change);
             } else {
+                const auto from_memory = [&](int64 step, C(&to)[N]) { part.load(step, to); };
                 for_each_step<C, kAhead>(part, begin, end, from_memory, [&](int64 step, C(&x)[N]) {
                     change(x);
                     part.store(step, part.offset_of(step).y, x);

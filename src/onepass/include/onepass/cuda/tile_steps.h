@@ -45,9 +45,8 @@ __device__ __forceinline__ void visit_rest(int64 step, int left, Value fill, Rea
     visit(values);
 }
 
-// The same for totals: visit(values). What is left after whole groups is asked for at
-// once, too; `fill` stands for the steps that a group lacks. By half a group, a quarter and so on, columns of 15 steps
-// were four waits.
+// The same for totals: visit(values). What is left after whole groups is asked for at once, too; `fill` stands for the
+// steps that a group lacks. By half a group, a quarter and so on, columns of 15 steps were four waits.
 template <class Value, int kAhead, class Part, class Read, class Visit>
 __device__ __forceinline__ void for_each_filled_group(const Part& part, int64 begin, int64 end, Value fill, Read&& read,
                                                       Visit&& visit) {
