@@ -3,6 +3,7 @@ a barrier. tests/test_cuda_races.py runs them under sanitizers, tools/mutate_bar
 
 import posixpath
 import re
+from collections import Counter
 
 import cuda_gradient_cases as gradient_cases
 from cuda_cases import Layout, launch
@@ -147,10 +148,27 @@ def includes(headers, name):
     return found
 
 
+# Launches whose kernels are compiled together, one of each kind first: most of what is missing is seen in these.
+_AT_A_TIME = 4
+
+
 def first_failure(headers, variant="thread", changed=None):
     """The first launch that fails with these headers, and how; None if none does. Those that do not include what has
     been changed in them, if that is told, are left out."""
-    cases = [case for case in launches() if changed is None or changed in includes(headers, case.plan.header)]
+    cases, of_kind = [], Counter()
+    for case in launches():
+        if changed is None or changed in includes(headers, case.plan.header):
+            of_kind[case.name] += 1
+            cases.append((of_kind[case.name], case))
+    cases = [case for _, case in sorted(cases, key=lambda numbered: numbered[0])]
+    for begin in range(0, len(cases), _AT_A_TIME):
+        failure = _failure_of(cases[begin : begin + _AT_A_TIME], headers, variant)
+        if failure is not None:
+            return failure
+    return None
+
+
+def _failure_of(cases, headers, variant):
     machine = Simulator([case.plan for case in cases], variant, headers)
     try:
         for case in cases:
