@@ -11,6 +11,7 @@ from .team_thresholds import SPLIT_THREADS
 from .thresholds import LOOP_THREADS
 from .tile_thresholds import (
     FEWEST_STEPS,
+    MANY_STEPS_PER_THREAD,
     SHARED_REDUCED_ACROSS,
     SHARED_REDUCED_PACK,
     SHARED_STEPS,
@@ -149,7 +150,10 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
         along = threads // across if choice.elementwise else min(32, threads // across)
         idle = tiles * along * 2 < choice.device.multiprocessors
         for_each = walk.rounds * at_once // tiles
-        most = choice.device.multiprocessors // tiles if idle else min(for_each, threads // across)
+        many = problem.length >= MANY_STEPS_PER_THREAD * along * for_each
+        most = (
+            choice.device.multiprocessors // tiles if idle else for_each if many else min(for_each, threads // across)
+        )
         if not choice.elementwise and most > threads // across:
             # The threads along a tile read the states of as many blocks at a time: sum of 65536x64 bfloat16, dim 0,
             # 28.2 by 128 blocks, 32.5 by 132.

@@ -18,6 +18,7 @@ from .tile_thresholds import (
     HELD_ALONE_STEPS,
     MOST_UNWRITTEN_BLOCKS,
     MOST_UNWRITTEN_NARROW_STEPS,
+    MOST_UNWRITTEN_ROUNDS,
     MOST_UNWRITTEN_SINGLE_STEPS,
     MOST_UNWRITTEN_STEPS,
     NARROW_SHARED_TILES,
@@ -115,9 +116,13 @@ def _by_few_columns(choice: Choice, widest: int) -> bool:
 
 def _holding_pays(choice: Choice, cut: TileCut, narrow: bool) -> bool:
     """Whether a tile that is read once and not written is better held than walked along."""
-    few = ceil_div(choice.problem.rows, cut.columns) * cut.blocks < choice.device.multiprocessors
+    blocks = ceil_div(choice.problem.rows, cut.columns) * cut.blocks
+    if not cut.clustered or blocks < choice.device.multiprocessors:
+        return True
+    if blocks > MOST_UNWRITTEN_ROUNDS * cut.resident * choice.device.multiprocessors:
+        return False
     short = choice.problem.length <= (MOST_UNWRITTEN_NARROW_STEPS if narrow else MOST_UNWRITTEN_STEPS)
-    return not cut.clustered or few or short or (choice.x_size == 2 and cut.blocks >= MOST_UNWRITTEN_BLOCKS)
+    return short or (choice.x_size == 2 and cut.blocks >= MOST_UNWRITTEN_BLOCKS)
 
 
 def _tiles(choice: Choice, widest: int) -> Sequence[SharedTile]:

@@ -15,6 +15,8 @@ STEPS_PER_THREAD = 4
 # each, and no kernel of them spills. Rows of such a tile per access: each costs a thread some 60 instructions, and
 # wider packs leave few steps to share them (16x150x128x128 bfloat16 takes 22 an element with packs of 4, 25 with 8).
 HELD_REGISTERS = 40
+# The same where nothing is written, of whole accesses: fewer threads, which have less to tell each other.
+HELD_UNWRITTEN_REGISTERS = 64
 # Such a tile is no wider than the rows that are neighbours, and narrower where tiles are fewer than so many for a
 # multiprocessor. H200, November 2026, us: 1024x1000x3 float32, dim 1, 13.7 by 4 threads across, 21.8 by 16, bfloat16
 # 11.0 for 48.6; 4096x100x5 float32 10.6 by 8, 14.1 by 32; 32x1000x3 5.4 by 2, 10.6 by 16; 8x256x128 6.1 by 2, 6.9 by
@@ -73,6 +75,7 @@ SHARED_REDUCED_ACROSS = 16
 # Dims that are shared have so many steps at least (modelled), and give each block so many.
 SHARED_STEPS = 4096
 FEWEST_STEPS = 256
+MANY_STEPS_PER_THREAD = 128
 # A gradient's tile that is read twice: bytes of an element of both arrays -> the least steps from which on it beats one
 # that waits in shared memory, and the most threads along it. The second read is served by L2 while tiles are narrow, a
 # cache line, and blocks small: 8 steps for each thread. Two for shared memory's one, dim 1 of 16x150x128x128 bfloat16
@@ -200,6 +203,7 @@ CROSSED_COLUMNS = 8
 # 10000x1000 23.8 for 33.6; but float32 10000x1000 39.0 for 29.2, 4096x4096 38.9 for 32.2.
 MOST_UNWRITTEN_STEPS = 2048
 MOST_UNWRITTEN_BLOCKS = 16
+MOST_UNWRITTEN_ROUNDS = 8
 # Logarithms of sums of no more elements than this for a multiprocessor, or of no more columns than that, whose steps
 # are more than those above, are held by clusters in tiles of 8 or 16 columns; columns that no access takes several of
 # only up to so many steps. H200, November 2026, us, dim 0, against tiles of 32 columns or one block's walk: float32

@@ -22,6 +22,7 @@ struct TilePart {
     static constexpr int N = kShape.pack;
     static constexpr int kSteps = kShape.threads / kShape.across;
     static constexpr int kTileRows = kShape.across * N;
+    static constexpr int kElementBytes = sizeof(In);
     using C = Compute<In, Out>;
     using TileJob = Job<kShape.kept_axes + kShape.reduced_axes, Load, Store>;
 
