@@ -65,14 +65,14 @@ Array read_array() {
 
 void guard([[maybe_unused]] const Array& array) {
 #ifdef CUSIM_ASAN
-    ASAN_POISON_MEMORY_REGION(array.block, kMargin + array.offset);
-    ASAN_POISON_MEMORY_REGION(array.data() + array.bytes, kMargin);
+    __asan_poison_memory_region(array.block, kMargin + array.offset);
+    __asan_poison_memory_region(array.data() + array.bytes, kMargin);
 #endif
 }
 
 bool unguard(const Array& array) {
 #ifdef CUSIM_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(array.block, array.size());
+    __asan_unpoison_memory_region(array.block, array.size());
 #endif
     const unsigned char* end = array.block + array.size();
     for (const unsigned char* p = array.block; p < end; ++p) {
