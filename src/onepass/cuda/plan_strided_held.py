@@ -135,6 +135,8 @@ def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int
     near = neighbours(choice, kept, pack)
     limit = FORCED_WARP_REGISTERS if tuning.threads else _most_held(choice, pack)
     most = LONE_THREADS if tuning.threads else LOOP_THREADS
+    if limit == HELD_UNWRITTEN_REGISTERS:  # others are better walked along
+        most = WARP_THREADS
     # 32 bytes across, where 64 do not fit: 2000x2000 float32, dim 0, 17.6 us against 19.3 in shared memory, on an H200.
     # What is not written is walked along in tiles that wide, instead.
     for width in TILE_BYTES if size == 4 and choice.elementwise else TILE_BYTES[:-1]:

@@ -119,7 +119,7 @@ def _holding_pays(choice: Choice, cut: TileCut, narrow: bool) -> bool:
     blocks = ceil_div(choice.problem.rows, cut.columns) * cut.blocks
     if not cut.clustered or blocks < choice.device.multiprocessors:
         return True
-    if blocks > MOST_UNWRITTEN_ROUNDS * cut.resident * choice.device.multiprocessors:
+    if not narrow and blocks > MOST_UNWRITTEN_ROUNDS * cut.resident * choice.device.multiprocessors:
         return False
     short = choice.problem.length <= (MOST_UNWRITTEN_NARROW_STEPS if narrow else MOST_UNWRITTEN_STEPS)
     return short or (choice.x_size == 2 and cut.blocks >= MOST_UNWRITTEN_BLOCKS)

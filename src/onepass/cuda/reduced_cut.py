@@ -89,7 +89,9 @@ def _of_many(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut | 
     problem = choice.problem
     kind = "plain" if problem.op in REDUCTIONS else problem.op
     columns = max(1, ceil_div(problem.rows, pack))
-    along = near_power(min(_wanted(choice, columns) / (1 if pack <= 4 else 2), problem.length / FEWEST_REDUCED_STEPS))
+    along = min(_wanted(choice, columns) / (1 if pack <= 4 else 2), problem.length / FEWEST_REDUCED_STEPS)
+    # A few more logarithms of sums than are at work at once would take as long as twice as many.
+    along = near_power(along) if kind == "plain" else floor_power(int(along))
     if along == 1:
         return ReducedCut(pack, WARP_THREADS, WARP_THREADS)
     most = MOST_REDUCED_TILE_THREADS[kind] if pack in (2, 4) else LOOP_THREADS

@@ -15,7 +15,9 @@ STEPS_PER_THREAD = 4
 # each, and no kernel of them spills. Rows of such a tile per access: each costs a thread some 60 instructions, and
 # wider packs leave few steps to share them (16x150x128x128 bfloat16 takes 22 an element with packs of 4, 25 with 8).
 HELD_REGISTERS = 40
-# The same where nothing is written, of whole accesses: fewer threads, which have less to tell each other.
+# The same where nothing is written, of whole accesses: fewer threads, no more than four warps, which have less to tell
+# each other. H200, November 2026, us, logsumexp float32, dim 1, 100x200x3000 76.0 for 90.8; but 31x1931x1356 168 by 16
+# warps, 110 walked along, 4x2201x7948 137 and 91.
 HELD_UNWRITTEN_REGISTERS = 64
 # Such a tile is no wider than the rows that are neighbours, and narrower where tiles are fewer than so many for a
 # multiprocessor. H200, November 2026, us: 1024x1000x3 float32, dim 1, 13.7 by 4 threads across, 21.8 by 16, bfloat16
@@ -75,6 +77,8 @@ SHARED_REDUCED_ACROSS = 16
 # Dims that are shared have so many steps at least (modelled), and give each block so many.
 SHARED_STEPS = 4096
 FEWEST_STEPS = 256
+# Where they give each thread so many, there may be more blocks than threads along a tile: amax 10x401536x19 bfloat16,
+# dim 1, 75.5 by 32 blocks for a tile, 89.7 by 16.
 MANY_STEPS_PER_THREAD = 128
 # A gradient's tile that is read twice: bytes of an element of both arrays -> the least steps from which on it beats one
 # that waits in shared memory, and the most threads along it. The second read is served by L2 while tiles are narrow, a
@@ -203,7 +207,9 @@ CROSSED_COLUMNS = 8
 # 10000x1000 23.8 for 33.6; but float32 10000x1000 39.0 for 29.2, 4096x4096 38.9 for 32.2.
 MOST_UNWRITTEN_STEPS = 2048
 MOST_UNWRITTEN_BLOCKS = 16
-MOST_UNWRITTEN_ROUNDS = 8
+# But not where clusters would follow each other so many times: 20000x2000 bfloat16, dim 0, 46.2 walked along for 64.2,
+# 17140x4840 81.5 for 139; 31x1931x1356 float32, dim 1, 110 for 141.
+MOST_UNWRITTEN_ROUNDS = 4
 # Logarithms of sums of no more elements than this for a multiprocessor, or of no more columns than that, whose steps
 # are more than those above, are held by clusters in tiles of 8 or 16 columns; columns that no access takes several of
 # only up to so many steps. H200, November 2026, us, dim 0, against tiles of 32 columns or one block's walk: float32
@@ -241,9 +247,9 @@ NARROW_SHARED_TILES = {
 # Columns that no access takes several of: more threads, which hold less each. Softmax, dim 1, float32: 512x300x49
 # 31.6 for 33.8, 256x500x49 25.1 for 29.3, 128x1000x49 26.3 for 29.8, 128x700x81 28.6 for 31.6, but 512x400x25 21.8 for
 # 21.4; bfloat16 512x300x49 18.1 for 19.3, but 128x1000x49, four blocks of 256 for a tile, 17.2, with eight 19.0;
-# log_softmax 256x500x49 float32 25.5 for 29.2.
+# log_softmax 256x500x49 float32 25.5 for 29.2; softmax 24x394x6655 bfloat16 107 for 126.
 SINGLE_TILES = {
-    2: [SharedTile(32, 256, 2, 24)],
+    2: [SharedTile(32, 256, 2, 28)],
     4: [SharedTile(32, 256, 2, 24), *(SharedTile(32, 256, blocks, 16) for blocks in (4, 8))],
 }
 # Tiles where those of SHARED_TILES would leave a quarter of the multiprocessors idle: 1024x64 float32, dim 0, 5.9 for

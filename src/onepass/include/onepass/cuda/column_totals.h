@@ -80,7 +80,7 @@ template <class Op, class V, bool kMasked, int kAhead, class Part, class C, int 
 __device__ __forceinline__ void online_totals(const Part& part, int64 begin, int64 end, Reduce& reduce, C (&max)[N],
                                               Sum<C> (&sum)[N]) {
     OnlineState<V> mine[N];
-    // As many bytes of 16-bit elements under way as of others: half of them left memory idle.
+    // As many bytes of 16-bit elements under way as of others: logsumexp of 20000x2000 bfloat16, dim 0, 46 us for 62.
     constexpr bool kMore = N == 1 || (N <= 4 && Part::kElementBytes == 2 && kAhead == kInFlight);
     for_each_column_pack<kMore ? 2 * kAhead : kAhead>(part, begin, end, -kInfinity<C>,
                                                       [&](int i, auto& of_column) { mine[i].push(of_column); });
