@@ -133,10 +133,7 @@ def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int
     problem, tuning, size = choice.problem, choice.tuning, choice.kept_size
     columns = ceil_div(problem.rows, pack)
     near = neighbours(choice, kept, pack)
-    limit = FORCED_WARP_REGISTERS if tuning.threads else _most_held(choice, pack)
-    most = LONE_THREADS if tuning.threads else LOOP_THREADS
-    if limit == HELD_UNWRITTEN_REGISTERS:  # others are better walked along
-        most = WARP_THREADS
+    limit, most = (FORCED_WARP_REGISTERS, LONE_THREADS) if tuning.threads else _most_held(choice, pack)
     # 32 bytes across, where 64 do not fit: 2000x2000 float32, dim 0, 17.6 us against 19.3 in shared memory, on an H200.
     # What is not written is walked along in tiles that wide, instead.
     for width in TILE_BYTES if size == 4 and choice.elementwise else TILE_BYTES[:-1]:
@@ -161,16 +158,17 @@ def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int
     return None
 
 
-def _most_held(choice: Choice, pack: int) -> int:
-    """Registers that hold a thread's steps."""
-    few = choice.elementwise or pack * choice.x_size < ACCESS_BYTES
-    return HELD_REGISTERS if few else HELD_UNWRITTEN_REGISTERS
+def _most_held(choice: Choice, pack: int) -> tuple[int, int]:
+    """Registers that hold a thread's steps, and threads of a block."""
+    if choice.elementwise or pack * choice.x_size < ACCESS_BYTES:
+        return HELD_REGISTERS, LOOP_THREADS
+    return HELD_UNWRITTEN_REGISTERS, WARP_THREADS
 
 
 def _along(choice: Choice, pack: int, across: int) -> int:
     """Threads along a tile: enough to hold it, and more for few tiles."""
     problem = choice.problem
-    along = ceil_div(problem.length, _most_held(choice, pack) // choice.registers_per_element // pack)
+    along = ceil_div(problem.length, _most_held(choice, pack)[0] // choice.registers_per_element // pack)
     if across < 32:  # warps share columns as lanes do: powers of two of them
         along = max(32 // across, ceil_power(along))
     tiles = ceil_div(problem.rows, across * pack)

@@ -96,8 +96,8 @@ def _of_many(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut | 
         return ReducedCut(pack, WARP_THREADS, WARP_THREADS)
     most = MOST_REDUCED_TILE_THREADS[kind] if pack in (2, 4) else LOOP_THREADS
     most_across = min(32 if pack < 8 else 16, ceil_power(columns))  # 32 spill on sm_100
-    if neighbours(choice, kept, pack) == 1 and columns > 1:
-        most_across = 1
+    if neighbours(choice, kept, pack) == 1 and columns > 1 and problem.length > FEWEST_SMALL_REDUCED_THREADS:
+        most_across = 1  # the steps of one row fill a warp
     # Columns that no access takes several of share sectors with their neighbours: long ones are shared out instead.
     may_be_narrow = pack > 1 or problem.length < SHARED_STEPS
     for width in TILE_BYTES if may_be_narrow else TILE_BYTES[:-1]:
