@@ -155,12 +155,14 @@ _AT_A_TIME = 4
 def first_failure(headers, variant="thread", changed=None):
     """The first launch that fails with these headers, and how; None if none does. Those that do not include what has
     been changed in them, if that is told, are left out."""
-    cases, of_kind = [], Counter()
-    for case in launches():
-        if changed is None or changed in includes(headers, case.plan.header):
-            of_kind[case.name] += 1
-            cases.append((of_kind[case.name], case))
-    cases = [case for _, case in sorted(cases, key=lambda numbered: numbered[0])]
+    cases = [case for case in launches() if changed is None or changed in includes(headers, case.plan.header)]
+    seen = Counter()
+
+    def turn(case):
+        seen[case.name] += 1
+        return seen[case.name]
+
+    cases.sort(key=turn)
     for begin in range(0, len(cases), _AT_A_TIME):
         failure = _failure_of(cases[begin : begin + _AT_A_TIME], headers, variant)
         if failure is not None:

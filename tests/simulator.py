@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from onepass.cuda.rounding import ceil_div
+
 ROOT = Path(__file__).resolve().parent.parent
 CUSIM = ROOT / "tests/cusim"
 HEADERS = ROOT / "src/onepass/include"
@@ -68,7 +70,7 @@ class Simulator:
         self._number = {kernel: i for i, kernel in enumerate(self.kernels)}
         by_kernel = {plan.kernel: plan for plan in plans}
         fewest, most = _KERNELS_PER_FILE
-        per_file = min(most, max(fewest, -(-len(self.kernels) // JOBS)))
+        per_file = min(most, max(fewest, ceil_div(len(self.kernels), JOBS)))
         tables = [self.kernels[begin : begin + per_file] for begin in range(0, len(self.kernels), per_file)]
         self._sizes = [len(table) for table in tables]
         self._files = [self._table(i, [by_kernel[kernel] for kernel in table]) for i, table in enumerate(tables)]

@@ -155,6 +155,29 @@ for op in SOFTMAX_FAMILY:
         for why, (layout, tuning) in HELD.items():
             add(("held",), why, op, layout, dtype, None, "strided", tuning=tuning)
 
+# As the planner cuts large ones: eight packs of 16 bits under way, and what is left of them; many steps held where
+# nothing is written; short pairs side by side.
+for dtype in ("bfloat16", "float16"):
+    for length in (1, 7, 130, 999):
+        tuning = Tuning(threads=128, across=8, staged=False)
+        add(
+            ("walked",),
+            f"{length} steps",
+            "logsumexp",
+            Layout((2, length, 64), 1),
+            dtype,
+            None,
+            "strided",
+            tuning=tuning,
+        )
+tuning = Tuning(threads=64, across=4)
+add(("walked",), "200 steps held", "logsumexp", Layout((2, 200, 64), 1), algorithm="strided", tuning=tuning)
+tuning = Tuning(threads=64, across=32)
+for op in ("sum", "amax"):
+    for length in (9, 19, 32):
+        pairs = Layout((70, length, 2), 1)
+        add(("walked",), f"pairs of {length}", op, pairs, algorithm="strided", tuning=tuning)
+
 for drawing in drawn(100):
     add(("drawn",), *drawing)
 
@@ -189,7 +212,7 @@ def test_every_layout(machine, algorithm, op, dtype):
     check(machine, LAUNCHES[algorithm, op, dtype])
 
 
-@pytest.mark.parametrize("group", ["lanes", "chunks", "packs", "drawn", "held"])
+@pytest.mark.parametrize("group", ["lanes", "chunks", "packs", "drawn", "held", "walked"])
 def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
 
@@ -202,6 +225,17 @@ def test_where_a_tile_waits():
         plan = launch("", "softmax", STRIDED["columns"], algorithm="strided", tuning=Tuning(staged=staged)).plan
         assert "::strided<" in plan.kernel and (plan.shared_bytes > 0, plan.reads) == (staged, 2 - staged)
     assert launch("", "softmax", Layout((6000, 50), 0), algorithm="strided").plan.shared_bytes > 0
+
+
+def test_what_is_walked_along():
+    kernels = {case.name: (case.plan.kernel, dict(case.plan.shape)) for case in LAUNCHES["walked",]}
+    for name, (kernel, shape) in kernels.items():
+        if name == "200 steps held":
+            assert "::strided_held<" in kernel and (shape["packs"], shape["pack"]) == (13, 4)
+        elif name.startswith("pairs"):
+            assert "::strided_reduce<" in kernel and (shape["across"], shape["pack"]) == (32, 2)
+        else:
+            assert "::strided<" in kernel and (shape["across"], shape["pack"]) == (8, 4)
 
 
 def test_tiles_lie_as_memory_does():

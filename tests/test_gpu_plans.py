@@ -70,6 +70,17 @@ CUTS = [
     ("logsumexp", (5000, 1501), 0, "float32", "strided_split", {"across": 16, "cluster": 8}, "few, and no packs"),
     ("logsumexp", (10000, 1001), 0, "float32", "strided_split", {"across": 16, "resident": 2}, "those longer: walked"),
     ("logsumexp", (64, 50176, 3), 1, "float32", "strided_split", {"threads": 512, "resident": 4}, "of few neighbours"),
+    ("logsumexp", (64, 50176, 3), 1, "bfloat16", "strided_split", {"packs": 49, "cluster": 16}, "narrow ones held"),
+    ("logsumexp", (17140, 4840), 0, "bfloat16", "strided", {"across": 8, "threads": 512}, "too many clusters"),
+    ("logsumexp", (16384, 1024), 0, "bfloat16", "strided_split", {"packs": 16, "cluster": 16}, "not too many of them"),
+    ("logsumexp", (31, 1931, 1356), 1, "float32", "strided", {"across": 16, "threads": 128}, "no second wave"),
+    ("logsumexp", (4, 2201, 7948), 1, "float32", "strided", {"across": 8, "staged": "false"}, "no narrow tile is held"),
+    ("softmax", (4, 2201, 7948), 1, "float32", "strided_split", {"packs": 18, "cluster": 8}, "written: held"),
+    ("logsumexp", (100, 200, 3000), 1, "float32", "strided", {"packs": 13, "threads": 128}, "more held, fewer threads"),
+    ("softmax", (100, 200, 3000), 1, "float32", "strided", {"packs": 7, "threads": 256}, "no more where written"),
+    ("softmax", (24, 394, 6655), 1, "bfloat16", "strided_split", {"packs": 25, "cluster": 2}, "half as many steps"),
+    ("sum", (13593, 19, 2), 1, "float32", "strided", {"across": 32, "threads": 64}, "short pairs, side by side"),
+    ("sum", (13593, 40, 2), 1, "float32", "strided", {"across": 1}, "pairs that fill a warp"),
     (
         "softmax",
         (256, 500, 49),
@@ -114,6 +125,19 @@ def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
     held = dict(plan.shape)
     assert plan.algorithm == algorithm, plan
     assert {name: held[name] for name in cut} == cut, plan
+
+
+def test_blocks_of_long_columns():
+    """As many as a tile has threads along it; as there is room for, where each of these has many steps all the same."""
+
+    def team(op, shape):
+        problem = make_problem(op, "bfloat16", shape, normalize_dims(op, 1, shape))
+        plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+        assert plan.algorithm == "strided_split", plan
+        return plan.team
+
+    assert team("amax", (10, 401536, 19)) == 32
+    assert team("amax", (10, 40153, 19)) == 16
 
 
 @pytest.mark.parametrize(

@@ -150,10 +150,13 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
         along = threads // across if choice.elementwise else min(32, threads // across)
         idle = tiles * along * 2 < choice.device.multiprocessors
         for_each = walk.rounds * at_once // tiles
-        many = problem.length >= MANY_STEPS_PER_THREAD * along * for_each
-        most = (
-            choice.device.multiprocessors // tiles if idle else for_each if many else min(for_each, threads // across)
-        )
+        many = problem.op in REDUCTIONS and problem.length >= MANY_STEPS_PER_THREAD * along * for_each
+        if idle:
+            most = choice.device.multiprocessors // tiles
+        elif many:
+            most = for_each
+        else:
+            most = min(for_each, threads // across)
         if not choice.elementwise and most > threads // across:
             # The threads along a tile read the states of as many blocks at a time: sum of 65536x64 bfloat16, dim 0,
             # 28.2 by 128 blocks, 32.5 by 132.

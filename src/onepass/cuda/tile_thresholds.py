@@ -65,6 +65,9 @@ REDUCED_TILES_PER_MULTIPROCESSOR = 0.45
 # for 7.6; 8x4000x7 6.5 for 9.6, 6.0 for 11.2; 16x1000x20 float32 6.7 for 7.3.
 SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR = 1 << 13
 FEWEST_SMALL_REDUCED_THREADS = 32
+# Columns whose steps are nearer in memory than other columns have a warp along each, if they have more steps than this;
+# shorter ones lie side by side in a block, too: sum 13593x19x2 float32, dim 1, 6.1 for 12.5.
+MOST_STEPS_SIDE_BY_SIDE = 32
 SMALL_REDUCED_ACROSS = 4
 # Where several blocks share a tile of a plain reduction, each reads the states of all: tiles are narrow, in packs of
 # two rows, and are two or more. H200, November 2026, us, against tiles of 128 bytes in packs of 16: sum, dim 0,
@@ -77,8 +80,8 @@ SHARED_REDUCED_ACROSS = 16
 # Dims that are shared have so many steps at least (modelled), and give each block so many.
 SHARED_STEPS = 4096
 FEWEST_STEPS = 256
-# Where they give each thread so many, there may be more blocks than threads along a tile: amax 10x401536x19 bfloat16,
-# dim 1, 75.5 by 32 blocks for a tile, 89.7 by 16.
+# Where they give each thread of a plain reduction so many, there may be more blocks than threads along a tile: amax
+# 10x401536x19 bfloat16, dim 1, 75.5 by 32 blocks for a tile, 89.7 by 16.
 MANY_STEPS_PER_THREAD = 128
 # A gradient's tile that is read twice: bytes of an element of both arrays -> the least steps from which on it beats one
 # that waits in shared memory, and the most threads along it. The second read is served by L2 while tiles are narrow, a
@@ -247,7 +250,7 @@ NARROW_SHARED_TILES = {
 # Columns that no access takes several of: more threads, which hold less each. Softmax, dim 1, float32: 512x300x49
 # 31.6 for 33.8, 256x500x49 25.1 for 29.3, 128x1000x49 26.3 for 29.8, 128x700x81 28.6 for 31.6, but 512x400x25 21.8 for
 # 21.4; bfloat16 512x300x49 18.1 for 19.3, but 128x1000x49, four blocks of 256 for a tile, 17.2, with eight 19.0;
-# log_softmax 256x500x49 float32 25.5 for 29.2; softmax 24x394x6655 bfloat16 107 for 126.
+# log_softmax 256x500x49 float32 25.5 for 29.2; softmax 24x394x6655 bfloat16 115 for 126.
 SINGLE_TILES = {
     2: [SharedTile(32, 256, 2, 28)],
     4: [SharedTile(32, 256, 2, 24), *(SharedTile(32, 256, blocks, 16) for blocks in (4, 8))],
