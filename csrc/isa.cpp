@@ -14,10 +14,18 @@ namespace onepass {
     }
 
 #if defined(__x86_64__)
-ONEPASS_DECLARE(v4_bf16, 64)
 ONEPASS_DECLARE(v4, 64)
 ONEPASS_DECLARE(v3, 32)
 ONEPASS_DECLARE(v2, 16)
+namespace v4 {
+std::uint32_t lacks_bfloat16 = ~0u;  // what kernels ask (simd_avx512.h)
+}
+// The same where the processor has it.
+static const Kernels v4_bf16 = [] {
+    Kernels kernels = v4::table;
+    kernels.isa = "v4_bf16";
+    return kernels;
+}();
 #else
 ONEPASS_DECLARE(generic, 16)
 #endif
@@ -36,7 +44,7 @@ std::vector<const Kernels*> usable() {
     const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                     __builtin_cpu_supports("avx512cd");
-    add(v4_bf16::table, v4 && __builtin_cpu_supports("avx512bf16"));
+    add(v4_bf16, v4 && __builtin_cpu_supports("avx512bf16"));
     add(v4::table, v4);
     add(v3::table, v3);
     add(v2::table, __builtin_cpu_supports("sse4.2"));
@@ -60,6 +68,9 @@ bool choose_isa(const std::string& name) {
     for (const Kernels* k : usable()) {
         if (name.empty() || name == k->isa) {
             chosen = k;
+#if defined(__x86_64__)
+            v4::lacks_bfloat16 = k == &v4_bf16 ? 0 : ~0u;
+#endif
             return true;
         }
     }

@@ -4,13 +4,6 @@
 #include "onepass/cpu/access.h"
 
 namespace onepass {
-#if defined(__AVX512BF16__)
-namespace v4 {
-void run_gradient_rows(const Job& job, const Addresses& in, void* y);
-void run_gradient_tiles(const Job& job, const Addresses& in, void* y);
-}  // namespace v4
-#endif
-
 inline namespace ONEPASS_ISA {
 
 // Of the arrays that have a value for every element: what a row has one of is converted whatever it is.
@@ -26,16 +19,12 @@ inline bool all_are(const Job& job, DType type) {
 // cache-sized pieces.
 template <template <class> class Kernels>
 inline void run_gradient_typed(const Job& job, const Addresses& in, void* y) {
-#if defined(__AVX512BF16__)
-    Kernels<bfloat16>(job, in, y).run();
-#else
     if (any_is(job, DType::f64)) return Kernels<double>(job, in, y).run();
     if constexpr (!kFewKernels) {
         if (all_are(job, DType::f16)) return Kernels<half>(job, in, y).run();
         if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
     }
     Kernels<float>(job, in, y).run();
-#endif
 }
 
 }  // namespace ONEPASS_ISA

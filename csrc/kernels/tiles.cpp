@@ -7,12 +7,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-void run_tiles(const Job& job, const void* x, void* y) {
-#if defined(__AVX512BF16__)
-    if (!is_bfloat16(job)) return v4::run_tiles(job, x, y);
-#endif
-    run_typed<Tiles>(job, x, y);
-}
+void run_tiles(const Job& job, const void* x, void* y) { run_typed<Tiles>(job, x, y); }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

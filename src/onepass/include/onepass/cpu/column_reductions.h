@@ -64,9 +64,9 @@ class ColumnReduction {
         });
     }
 
-    // best, of T or C: the maxima with kSign = 1, the minima with -1. False if there is a NaN: they are not to be used.
-    template <int kSign, class Best>
-    bool extremes(Best* best) const {
+    // The maxima with kSign = 1, the minima with -1. False if there is a NaN: they are not to be used.
+    template <int kSign>
+    bool extremes(T* best) const {
         bool numbers = true;
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
             numbers &= this->extremes_of<kSign, kVectors, kMasked>(j, lanes, best + j);
@@ -89,8 +89,8 @@ class ColumnReduction {
 
     ColumnSpan<T> from(int column) const { return {span_.x + column, span_.stride, span_.rows, span_.far}; }
 
-    template <int kVectors, bool kMasked, class To, class Value>
-    ONEPASS_INLINE static void put(To* y, int lanes, Value&& value) {
+    template <int kVectors, bool kMasked, class Value>
+    ONEPASS_INLINE static void put(T* y, int lanes, Value&& value) {
         unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
             constexpr bool kPart = kMasked && k == kVectors - 1;
             // One that is whole is read again as a whole, which the processor does not forward from a masked store.
@@ -147,8 +147,8 @@ class ColumnReduction {
         put<kVectors, kMasked>(y, lanes, [&](auto k) ONEPASS_INLINE_BODY { return sum[k]; });
     }
 
-    template <int kSign, int kVectors, bool kMasked, class Best>
-    ONEPASS_APART bool extremes_of(int column, int lanes, Best* bests) const {
+    template <int kSign, int kVectors, bool kMasked>
+    ONEPASS_APART bool extremes_of(int column, int lanes, T* bests) const {
         const ColumnSpan<T> columns = from(column);
         V best[kVectors], nan = C(0);
         unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY { best[k] = -kSign * kInfinity<C>; });

@@ -91,18 +91,17 @@ class FoldedRows {
     // row, but not past the last one.
     template <class Visit>
     ONEPASS_INLINE void visit_row(std::int64_t r, Visit&& visit) const {
-        const T* const x = x_ + r * elements_;
-        if (r >= first_cut_) return visit_cut_row(x, (job_.rows - r) * elements_, visit);
+        const T* x = x_ + r * elements_;
+        T copy[kMostFolded + W];
+        if (r >= first_cut_) x = copied(x, copy);
         for (int at = 0; at < last_; at += span_) visit(load(x + at), false);
         visit(load(x + last_), true);
     }
-    template <class Visit>
-    ONEPASS_INLINE void visit_cut_row(const T* x, std::int64_t left, Visit&& visit) const {
-        const auto cut = [&](int at) {
-            return left - at >= W ? load(x + at) : load_n(x + at, static_cast<int>(left - at), C(0));
-        };
-        for (int at = 0; at < last_; at += span_) visit(cut(at), false);
-        visit(cut(last_), true);
+    // One of the last rows, where a vector may reach past it.
+    ONEPASS_APART const T* copied(const T* x, T* copy) const {
+        __builtin_memcpy(copy, x, elements_ * sizeof(T));
+        __builtin_memset(copy + elements_, 0, W * sizeof(T));
+        return copy;
     }
 
     // What is written past the row's own results is written over by the next one's; the last ones of a range write no

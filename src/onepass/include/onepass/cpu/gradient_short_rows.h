@@ -85,7 +85,7 @@ class GradientShortRows : RowBatches<T> {
                 if (kMasked && i == (kVectors - 1) * W && !past_cache) {
                     store_n(y + i, dx, last);
                 } else {
-                    past_cache ? stream(y + i, dx) : store(y + i, dx);
+                    store(y + i, dx, past_cache);
                 }
             });
             if (r + 1 < end) row = after(row, r, row_at);

@@ -210,7 +210,7 @@ class GradientTiles : TileGrid<T> {
             for (std::int64_t d = first; d < stop; ++d) {
                 fetch_row<RowOp>(u, d + kAhead, u.width);
                 add_row<RowOp>(u, d, s);
-                beside(d);
+                beside.rows(d, d + 1);
             }
             if constexpr (sizeof(C) == 4) {
                 for (int j = 0; j < width; ++j) s.total[j] += static_cast<double>(s.sum[j]);

@@ -37,7 +37,7 @@ class ShortRows : RowBatches<T> {
             case Op::softmax: return softmax(begin, end);
             case Op::log_softmax: return log_softmax(begin, end);
             case Op::logsumexp: return each(begin, end, [this](const Batch& b) { logsumexp(b); });
-            default: return reduce<1>(begin, end);
+            default: return reduce(begin, end);
         }
     }
 
@@ -350,47 +350,51 @@ class ShortRows : RowBatches<T> {
     // The planner gives none that have more (_REGISTER_VECTORS).
     static constexpr int kMostReduced = 8;  // vectors
 
-    // Of rows of so many vectors or more: most of what short ones take are loops and masks, if their number is a
-    // variable (sums of 17 float32 23 cycles a row).
-    template <int kVectors>
     void reduce(std::int64_t begin, std::int64_t end) const {
-        if constexpr (kVectors < kMostReduced) {
-            if (n_ > kVectors * W) return reduce<kVectors + 1>(begin, end);
-        }
-        reduce_each<kVectors>(begin, end);
-    }
-    template <int kVectors>
-    void reduce_each(std::int64_t begin, std::int64_t end) const {
         switch (job_.op) {
-            case Op::amax: return each(begin, end, [this](const Batch& b) { extreme<1, kVectors>(b); });
-            case Op::amin: return each(begin, end, [this](const Batch& b) { extreme<-1, kVectors>(b); });
-            default: return each(begin, end, [this](const Batch& b) { sum<kVectors>(b); });
+            case Op::amax: return each(begin, end, [this](const Batch& b) { extreme<1>(b); });
+            case Op::amin: return each(begin, end, [this](const Batch& b) { extreme<-1>(b); });
+            default: return each(begin, end, [this](const Batch& b) { sum(b); });
         }
     }
 
-    // part[r]: row r's vectors combined, beginning with `fill`.
-    template <int kVectors, class Combine>
-    ONEPASS_INLINE void combine_rows(const Batch& b, C fill, V (&part)[W], Combine&& combine) const {
+    // Calls run for the number of vectors of a row, as a constant: most of what short ones take are loops and masks, if
+    // it is a variable (sums of 17 float32 23 cycles a row).
+    template <int kVectors = 1, class Run>
+    ONEPASS_INLINE void with_vectors(Run&& run) const {
+        if constexpr (kVectors < kMostReduced) {
+            if (n_ > kVectors * W) return with_vectors<kVectors + 1>(run);
+        }
+        run.template operator()<kVectors>();
+    }
+
+    // Calls visit(vector k) for the vectors of a row, the last one filled up.
+    template <int kVectors, class Visit>
+    ONEPASS_INLINE void visit_vectors_of(const T* x, int last, C fill, Visit&& visit) const {
+        unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
+            visit(k == kVectors - 1 ? load_n(x + k * W, last, fill) : load(x + k * W));
+        });
+    }
+
+    // part[r]: the sum of row r's vectors.
+    template <int kVectors>
+    ONEPASS_APART void add_up(const Batch& b, V (&part)[W]) const {
         const int last = last_ == 0 ? W : last_;
         for (int r = 0; r < b.count; ++r) {
-            const T* const x = b.x[r];
-            V all = fill;
-            unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
-                all = combine(all, k == kVectors - 1 ? load_n(x + k * W, last, fill) : load(x + k * W));
-            });
+            V all = C(0);
+            visit_vectors_of<kVectors>(b.x[r], last, C(0), [&](V v) ONEPASS_INLINE_BODY { all = all + v; });
             part[r] = all;
         }
-        repeat_first(b, part);
     }
 
-    template <int kVectors>
     void sum(const Batch& b) const {
         double result[W];
         if constexpr (sizeof(C) == 8) {
             for (int r = 0; r < b.count; ++r) result[r] = sum_of(b.x[r], n_);
         } else {
             V part[W];
-            combine_rows<kVectors>(b, C(0), part, [](V all, V v) ONEPASS_INLINE_BODY { return all + v; });
+            with_vectors([&]<int kVectors>() ONEPASS_INLINE_BODY { this->add_up<kVectors>(b, part); });
+            repeat_first(b, part);
             wide_sums(part, result);
         }
         if (job_.op == Op::mean) {
@@ -399,14 +403,30 @@ class ShortRows : RowBatches<T> {
         store_results(b, result);
     }
 
-    // kSign = 1: maxima, -1: minima. NaN where there is one.
+    // part[r]: the maximum of row r's vectors, or with kSign = -1 the minimum. Returns NaN in some lane where there is
+    // one.
     template <int kSign, int kVectors>
+    ONEPASS_APART V extremes_of(const Batch& b, V (&part)[W]) const {
+        constexpr C worst = -kSign * kInfinity<C>;
+        const int last = last_ == 0 ? W : last_;
+        V nan = C(0);
+        for (int r = 0; r < b.count; ++r) {
+            V best = worst;
+            visit_vectors_of<kVectors>(b.x[r], last, worst, [&](V v) ONEPASS_INLINE_BODY {
+                nan = nan_or(v, nan);
+                best = more_extreme<kSign>(v, best);
+            });
+            part[r] = best;
+        }
+        return nan;
+    }
+
+    // NaN where there is one.
+    template <int kSign>
     void extreme(const Batch& b) const {
-        V part[W], nan = C(0);
-        combine_rows<kVectors>(b, -kSign * kInfinity<C>, part, [&](V best, V v) ONEPASS_INLINE_BODY {
-            nan = nan_or(v, nan);
-            return more_extreme<kSign>(v, best);
-        });
+        V part[W], nan;
+        with_vectors([&]<int kVectors>() ONEPASS_INLINE_BODY { nan = this->extremes_of<kSign, kVectors>(b, part); });
+        repeat_first(b, part);
         const V all = kSign > 0 ? maxima_across(part) : minima_across(part);
         double result[W];
         for (int r = 0; r < W; ++r) result[r] = static_cast<double>(all.v[r]);

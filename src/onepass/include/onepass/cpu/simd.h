@@ -217,6 +217,12 @@ inline VecF or_zero(Which which, VecF v) { return (VecF::Native)((VecF::Bits)v.v
 inline void count(Which which, VecF::Bits& n) { n = n - which; }
 #endif
 
+// Past the cache or not, unless an instruction set has its own.
+template <class T, class C>
+ONEPASS_INLINE void store(T* p, Vec<C> v, bool past_cache) {
+    past_cache ? stream(p, v) : store(p, v);
+}
+
 // Two vectors of which nothing is subnormal, unless an instruction set has its own.
 template <class T, class C>
 ONEPASS_INLINE void store_normal(T* p, Vec<C> a, Vec<C> b) {

@@ -98,6 +98,14 @@ template <class T>
 inline void stream(T* p, VecF v) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(v, T{}));
 }
+// Narrowed once for both.
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store(T* p, VecF v, bool past_cache) {
+    const __m128i bits = narrow(v, T{});
+    const auto to = reinterpret_cast<__m128i*>(p);
+    past_cache ? _mm_stream_si128(to, bits) : _mm_storeu_si128(to, bits);
+}
 inline float reduce_max(VecF v) {
     __m128 a = _mm_max_ps(_mm256_castps256_ps128((__m256)v.v), _mm256_extractf128_ps((__m256)v.v, 1));
     a = _mm_max_ps(a, _mm_movehl_ps(a, a));

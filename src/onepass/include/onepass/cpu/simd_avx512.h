@@ -63,14 +63,24 @@ inline __m256i narrow_by_integers(VecF v) {
                                            23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
     return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, rounded));
 }
+// All ones where the processor has no instructions for that, 0 where it has (isa.cpp): one number more in a branch that
+// there is anyway. Kernels of their own for those that have were a seventh of all that there is to compile.
+extern std::uint32_t lacks_bfloat16;
+// As those instructions, which flush subnormals to zero; by name, as the compiler is told of AVX-512's first part only.
+inline __m256i narrow_by_instruction(VecF v) {
+    __m256i bits;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(bits) : "v"(v.v));
+    return bits;
+}
+inline __m512i narrow_by_instruction(VecF a, VecF b) {
+    __m512i bits;
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(bits) : "v"(a.v), "v"(b.v));
+    return bits;
+}
 inline __m256i narrow(VecF v, bfloat16) {
-#if defined(__AVX512BF16__)
-    // The instruction flushes subnormals to zero: those take the long way.
-    if (__builtin_expect(_mm512_fpclass_ps_mask((__m512)v.v, 0x20) == 0, 1)) {
-        return (__m256i)_mm512_cvtneps_pbh((__m512)v.v);
-    }
-#endif
-    return narrow_by_integers(v);
+    const std::uint32_t subnormal = _mm512_fpclass_ps_mask((__m512)v.v, 0x20);
+    if (__builtin_expect((subnormal | lacks_bfloat16) != 0, 0)) return narrow_by_integers(v);
+    return narrow_by_instruction(v);
 }
 inline __m256i narrow(VecF v, half) { return _mm512_cvtps_ph((__m512)v.v, _MM_FROUND_TO_NEAREST_INT); }
 template <class T>
@@ -84,14 +94,17 @@ inline void store(T* p, VecF v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v, T{}));
 }
 
-#if defined(__AVX512BF16__)
 // Two vectors of which nothing is subnormal: one instruction rounds both.
-inline __m512i narrow_normal(VecF a, VecF b) { return (__m512i)_mm512_cvtne2ps_pbh((__m512)b.v, (__m512)a.v); }
-inline void store_normal(bfloat16* p, VecF a, VecF b) { _mm512_storeu_si512(p, narrow_normal(a, b)); }
-inline void stream_normal(bfloat16* p, VecF a, VecF b) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_normal(a, b));
+inline void store_normal(bfloat16* p, VecF a, VecF b) {
+    if (lacks_bfloat16 == 0) return _mm512_storeu_si512(p, narrow_by_instruction(a, b));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_by_integers(a));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + 1, narrow_by_integers(b));
 }
-#endif
+inline void stream_normal(bfloat16* p, VecF a, VecF b) {
+    if (lacks_bfloat16 == 0) return _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_by_instruction(a, b));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_by_integers(a));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p) + 1, narrow_by_integers(b));
+}
 
 // The first n lanes, n < kLanes; the rest read as `fill`.
 inline __mmask16 first16(int n) { return static_cast<__mmask16>((1u << n) - 1); }
@@ -123,6 +136,14 @@ template <class T>
     requires(sizeof(T) == 2)
 inline void stream(T* p, VecF v) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(v, T{}));
+}
+// Narrowed once for both.
+template <class T>
+    requires(sizeof(T) == 2)
+inline void store(T* p, VecF v, bool past_cache) {
+    const __m256i bits = narrow(v, T{});
+    const auto to = reinterpret_cast<__m256i*>(p);
+    past_cache ? _mm256_stream_si256(to, bits) : _mm256_storeu_si256(to, bits);
 }
 
 inline float reduce_max(VecF v) { return _mm512_reduce_max_ps((__m512)v.v); }

@@ -519,9 +519,7 @@ class Emitter {
                             : store_normal(y, results[k], results[k + 1]);
             }
         } else {
-            for (int k = 0; k < 4; ++k) {
-                past_cache_ ? stream(y_ + i_ + k * W, results[k]) : store(y_ + i_ + k * W, results[k]);
-            }
+            for (int k = 0; k < 4; ++k) store(y_ + i_ + k * W, results[k], past_cache_);
         }
         i_ += 4 * W;
     }
@@ -546,10 +544,7 @@ class Emitter {
     // would be in memory.
     ONEPASS_APART static void put_any(T* y, std::int64_t i, bool past_cache, Source value) {
 #pragma GCC unroll 1
-        for (int k = 0; k < 4; ++k) {
-            const Vec<Compute<T>> result = value(i + k * W);
-            past_cache ? stream(y + i + k * W, result) : store(y + i + k * W, result);
-        }
+        for (int k = 0; k < 4; ++k) store(y + i + k * W, value(i + k * W), past_cache);
     }
     // The next `count` results: a head or a tail.
     ONEPASS_APART void write(T* to, std::int64_t count) {

@@ -152,33 +152,33 @@ class TileGrid {
         const auto misaligned = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
         if (!y_direct_ || misaligned % sizeof(T) != 0) return false;
         int j = 0;
-        // The columns from j to `end`, to `to`.
-        const auto put = [&](T* to, int end) ONEPASS_INLINE_BODY {
-            if constexpr (kNormal) {
-                for (; j + 2 * W <= end; j += 2 * W, to += 2 * W) store_normal(to, value(j, W), value(j + W, W));
-            }
-            for (; j + W <= end; j += W, to += W) store(to, value(j, W));
-            if (j < end) store_n(to, value(j, end - j), end - j);
-            j = end;
-        };
+        T* rest = y;
+        bool kept = false;
         if (past_cache_) {
             const int head = misaligned == 0 ? 0 : (kCacheLine - misaligned) / static_cast<int>(sizeof(T));
             const bool continues = carry && head > 0 && head <= width && carry->ends_at(y);
             if (carry && !continues) carry->flush();
-            if (head > 0)
-                put(continues ? static_cast<T*>(carry->line()) + kOfLine - head : y, head < width ? head : width);
+            T* const to = continues ? static_cast<T*>(carry->line()) + kOfLine - head : y;
+            for (const int end = head < width ? head : width; j < end;) {
+                const int lanes = end - j < W ? end - j : W;
+                store_n(to + j, value(j, lanes), lanes);
+                j += lanes;
+            }
             if (continues) carry->release();
             const int lines = j + static_cast<int>((width - j) / kOfLine * kOfLine);
             if constexpr (kNormal) {
                 for (; j + 2 * W <= lines; j += 2 * W) stream_normal(y + j, value(j, W), value(j + W, W));
             }
             for (; j < lines; j += W) stream(y + j, value(j, W));
-            if (carry && j < width && (head == 0 || head < width)) {
-                put(static_cast<T*>(carry->line()), width);
-                carry->keep(y + width);
-            }
+            kept = carry && j < width;
+            rest = kept ? static_cast<T*>(carry->line()) : y + j;
         }
-        put(y + j, width);
+        if constexpr (kNormal) {
+            for (; j + 2 * W <= width; j += 2 * W, rest += 2 * W) store_normal(rest, value(j, W), value(j + W, W));
+        }
+        for (; j + W <= width; j += W, rest += W) store(rest, value(j, W));
+        if (j < width) store_n(rest, value(j, width - j), width - j);
+        if (kept) carry->keep(y + width);
         return true;
     }
 
