@@ -115,6 +115,18 @@ CUTS = [
     ("log_softmax", (128, 8192, 5), 1, "float32", "strided_split", {"across": 8, "cluster": 16}, "five neighbours"),
     ("logsumexp", (32, 16384, 4), 1, "float32", "strided_split", {"across": 4, "packs": 32}, "not written, not longer"),
     ("softmax", (1000, 5000, 3), 1, "float32", "strided", {"across": 4}, "few neighbours, shorter: one block"),
+    ("softmax", (17, 16395, 37), 1, "bfloat16", "strided_split", {"packs": 33, "cluster": 16}, "by element: held"),
+    ("softmax", (17, 40000, 37), 1, "bfloat16", "strided_split", {"staged": "false", "resident": 3}, "longer: twice"),
+    (
+        "softmax",
+        (3, 678102, 43),
+        1,
+        "float32",
+        "strided_split",
+        {"staged": "false", "across": 32},
+        "not by copies of one",
+    ),
+    ("softmax", (2, 528256, 16), 1, "float32", "strided_split", {"staged": "true"}, "by packs, longer: once"),
 ]
 
 
@@ -136,6 +148,7 @@ def test_blocks_of_long_columns():
         assert plan.algorithm == "strided_split", plan
         return plan.team
 
+    assert team("softmax", (17, 60000, 37)) == 132 * 3 // 20  # those that go by element
     assert team("amax", (10, 401536, 19)) == 32
     assert team("amax", (10, 40153, 19)) == 16
 
@@ -159,3 +172,26 @@ def test_gradients_of_short_columns_need_no_other_thread(shape, dtype, cut):
     held = dict(plan.shape)
     assert plan.algorithm == "strided" and plan.reads == 1
     assert {name: held[name] for name in cut} == cut, plan
+
+
+def test_blocks_of_gradients_of_few_neighbours():
+    """Half of the multiprocessors for a tile, all if it is large or there are two; no tile wider than there are
+    neighbours. Not of what registers hold, nor of more neighbours."""
+
+    def cut(shape, dtype="float32"):
+        second, third = operands_like("softmax_backward", dtype, shape, contiguous_strides(shape), (1,))
+        problem = make_problem("softmax_backward", dtype, shape, (1,), second=second, third=third)
+        plan = make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4)
+        return plan.team, int(dict(plan.shape)["across"]), plan.threads
+
+    assert cut((361, 177020, 3)) == (66, 4, 256)
+    assert cut((675, 65410, 5)) == (66, 8, 256)
+    assert cut((675, 65410, 5), "bfloat16") == (66, 8, 512)
+    assert cut((675, 65410, 5), "float64") == (0, 16, 512)  # read twice by one block
+    assert cut((241, 103194, 6)) == (66, 4, 256)  # in pairs
+    assert cut((19, 1039008, 6)) == (132, 4, 256)
+    assert cut((4, 3000000, 3), "bfloat16") == (132, 4, 256)
+    assert cut((3, 300000, 5), "bfloat16") == (132, 8, 512)
+    assert cut((64, 70000, 3)) == (66, 4, 256)
+    assert cut((40, 60000, 22)) == (4, 16, 512)
+    assert cut((100, 5000, 3)) == (0, 4, 256)  # a cluster

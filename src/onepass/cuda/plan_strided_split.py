@@ -18,6 +18,7 @@ from .tile_thresholds import (
     SLICE_BYTES,
     STRIDED_SPLIT_RESIDENT,
     TILE_BYTES,
+    WALK_BY_ELEMENT,
     WALK_OF_FEW,
     WALK_OF_MANY,
     Walk,
@@ -103,12 +104,19 @@ def _walk(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Walk:
     """What blocks that share a tile are to be like."""
     if choice.problem.op in REDUCTIONS:  # the states of packs of 8 leave 512 threads no registers
         return Walk(LOOP_THREADS if pack < 8 else SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
+    if _by_element(choice, pack):
+        return WALK_BY_ELEMENT[choice.kept_size]
     if choice.elementwise or pack > 1:
         return Walk(SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
     if _many_neighbours(choice, kept):
         return WALK_OF_MANY
     # Four such blocks leave their threads 32 registers: ptxas makes do with them, but not for sm_100 and later.
     return WALK_OF_FEW if choice.device.major < 10 else WALK_OF_FEW._replace(resident=STRIDED_SPLIT_RESIDENT)
+
+
+def _by_element(choice: Choice, pack: int) -> bool:
+    """Whether a tile comes an element at a time: to shared memory that takes longer than reading it twice."""
+    return choice.elementwise and pack == 1 and choice.kept_size in WALK_BY_ELEMENT
 
 
 def _across(choice: Choice, width: int, pack: int) -> int:
@@ -151,9 +159,9 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
         idle = tiles * along * 2 < choice.device.multiprocessors
         for_each = walk.rounds * at_once // tiles
         many = problem.op in REDUCTIONS and problem.length >= MANY_STEPS_PER_THREAD * along * for_each
-        if idle:
+        if idle and not _by_element(choice, pack):
             most = choice.device.multiprocessors // tiles
-        elif many:
+        elif many or _by_element(choice, pack):
             most = for_each
         else:
             most = min(for_each, threads // across)
@@ -163,7 +171,8 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
             most -= most % (threads // across)
         return across, fewest, max(1, min(most, problem.length // FEWEST_STEPS))
 
-    if choice.elementwise and choice.tuning.staged is not False:
+    staged = not _by_element(choice, pack) if choice.tuning.staged is None else choice.tuning.staged
+    if choice.elementwise and staged:
         for width in TILE_BYTES:
             across, fewest, most = cut(width)
             if fewest > choice.device.multiprocessors:

@@ -95,6 +95,16 @@ GRADIENT_READ_TWICE_STEPS = 8
 # 2x128256x16 bfloat16, dim 1, 29.0 read twice by 66 blocks, 43.6 kept by 132; 65536x16 float32, dim 0, 16.1 and 16.3,
 # one block for a tile 192. Of 16 tiles, 8192x512 takes 26.6 by 8 blocks each, 62 by one.
 SHARED_GRADIENT_STEPS = 12
+# Of no more neighbours than these, beyond which lie other rows: tiles no wider, and half of the multiprocessors for
+# each at least, so that few are at work at once and are in L2 still; all where there are two, or one fills half of L2.
+# Of 16-bit elements so many threads along a column. H200, November 2026, us, dim 1, softmax 64x100000x3 bfloat16 93 for
+# 203 by fewer blocks for wider tiles, its float32 log_softmax 124 for 222; softmax 100x80000x7 float32 417 for 596;
+# log_softmax 16x200000x5 bfloat16 79 for 142, by half the threads 88; float32 361x177020x3 1130 for 2181, 675x65410x5
+# 1325 for 1926, by twice the threads 2000. 19x1039008x6 float32 767 by all, 1009 by half of them; 3x300000x5 bfloat16
+# 24 and 33; softmax 4x3000000x3 bfloat16 165 and 256, but 3x2000000x7 float32 510 and 398. Of more neighbours nothing
+# is gained: 32x39880x105 bfloat16 908 for 783.
+MOST_GRADIENT_NEIGHBOURS = 8
+FEW_NEIGHBOURS_ALONG = 64
 # Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor. Their slices fill its shared memory:
 # 4096x4096 float32, dim 0, 57.4 with 6 blocks, 61.5 with 8; 8192x8192 206 with 10, 238 with 16. Fewer tiles than that
 # have slices of so many bytes, unless that makes more blocks than threads along a tile, each of which then asks for the
@@ -117,6 +127,11 @@ class Walk(NamedTuple):
 # tiles of 128 bytes that are all at work at once; 64x50176x3, dim 1, 25.7 for 29.1 by blocks of 256.
 WALK_OF_MANY = Walk(256, 2, width=64, rounds=2)
 WALK_OF_FEW = Walk(512, 4)
+# What is written and goes by element, by its bytes: read twice by blocks that fill the GPU. H200, November 2026, us,
+# for slices in shared memory, dim 1: softmax float32 3x678102x43 764 for 1211, 3x678102x7 98.5 for 124, 8x60000x25 80.8
+# for 114, 1x50000x999 262 for 328, 19x23712x219 518 for 582; log_softmax 2x100000x101 124 for 198, 32x39880x105 782 for
+# 840; bfloat16 softmax 2x100000x101 87.2 for 132, log_softmax 1x118429x181 85.8 for 143, 1x50000x999 166 for 270.
+WALK_BY_ELEMENT = {2: Walk(256, 3), 4: Walk(256, 2)}
 # Rows that lie apart and have more steps than that are shared by several blocks in their registers, where these hold
 # them: 128x256x256 float32, dim 1, 22.1 for 22.5 by one block, 128x384x256 30.2 for 34.9.
 HELD_ALONE_STEPS = 256
@@ -250,9 +265,10 @@ NARROW_SHARED_TILES = {
 # Columns that no access takes several of: more threads, which hold less each. Softmax, dim 1, float32: 512x300x49
 # 31.6 for 33.8, 256x500x49 25.1 for 29.3, 128x1000x49 26.3 for 29.8, 128x700x81 28.6 for 31.6, but 512x400x25 21.8 for
 # 21.4; bfloat16 512x300x49 18.1 for 19.3, but 128x1000x49, four blocks of 256 for a tile, 17.2, with eight 19.0;
-# log_softmax 256x500x49 float32 25.5 for 29.2; softmax 24x394x6655 bfloat16 115 for 126.
+# log_softmax 256x500x49 float32 25.5 for 29.2; softmax 24x394x6655 bfloat16 115 for 126. The longest that registers
+# hold: softmax bfloat16 17x16395x37 33.7 for 46.1 read twice, 64x20000x33 112 for 146, 16x30000x63 102 for 112.
 SINGLE_TILES = {
-    2: [SharedTile(32, 256, 2, 28)],
+    2: [SharedTile(32, 256, 2, 28), SharedTile(16, 512, 16, 64, fewest_held=33)],
     4: [SharedTile(32, 256, 2, 24), *(SharedTile(32, 256, blocks, 16) for blocks in (4, 8))],
 }
 # Tiles where those of SHARED_TILES would leave a quarter of the multiprocessors idle: 1024x64 float32, dim 0, 5.9 for
