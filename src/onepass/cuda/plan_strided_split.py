@@ -141,6 +141,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
     problem, size = choice.problem, choice.kept_size
     threads, resident = walk.threads, walk.resident
     at_once = resident * choice.device.multiprocessors
+    by_element = _by_element(choice, pack)
     most_across = min(32, ceil_power(ceil_div(problem.rows, pack)))
     if not _many_neighbours(choice, kept):
         most_across = min(most_across, ceil_power(ceil_div(kept[-1].size, pack)))
@@ -159,9 +160,11 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
         idle = tiles * along * 2 < choice.device.multiprocessors
         for_each = walk.rounds * at_once // tiles
         many = problem.op in REDUCTIONS and problem.length >= MANY_STEPS_PER_THREAD * along * for_each
-        if idle and not _by_element(choice, pack):
+        if by_element:
+            most = for_each
+        elif idle:
             most = choice.device.multiprocessors // tiles
-        elif many or _by_element(choice, pack):
+        elif many:
             most = for_each
         else:
             most = min(for_each, threads // across)
@@ -171,7 +174,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
             most -= most % (threads // across)
         return across, fewest, max(1, min(most, problem.length // FEWEST_STEPS))
 
-    staged = not _by_element(choice, pack) if choice.tuning.staged is None else choice.tuning.staged
+    staged = not by_element if choice.tuning.staged is None else choice.tuning.staged
     if choice.elementwise and staged:
         for width in TILE_BYTES:
             across, fewest, most = cut(width)
