@@ -140,7 +140,7 @@ EXPLAINED = {
     "40000x1024 --dim 0": ("strided_split", "8 x 32 threads of 65 blocks", "in 78848 bytes of shared memory: read"),
     "4096x4096 --dim 0 --dtype float64": ("strided_split", "8 x 32 threads of 3 blocks", "1 on a multiprocessor"),
     "4096x4096 --dim 0 --dtype bfloat16": ("strided_split", "8 x 32 threads of 8 blocks", "1024 blocks of 256 threads"),
-    "1048576x7 --dim 0": ("strided_split", "kept nowhere, 2 reads", "132 blocks share a tile of 1048576 steps"),
+    "1048576x7 --dim 0": ("strided_split", "kept nowhere, 2 reads", "264 blocks share a tile of 1048576 steps"),
     "4096x65536": ("cluster", "16 blocks of 128 per row", "65536 blocks of 128 threads, 62.1 waves"),
     "4096x50257": ("cluster", "8 blocks of 128 per row", "head and tail peeled, in 26624 bytes of shared memory"),
     "64x50257": ("cluster", "16 blocks of 128 per row", "head and tail peeled, in registers"),
