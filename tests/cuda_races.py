@@ -76,6 +76,9 @@ def _teams():
     for op in ("sum", "logsumexp"):
         cases.append(launch("split_reduce", op, Layout((5, 701)), algorithm="split", tuning=tuning))
         cases.append(launch("strided_split", op, Layout((90, 150), 0), algorithm="strided_split", tuning=tuning))
+    tuning = Tuning(threads=128, blocks=2, interleaved=True)
+    for op in ("softmax", "log_softmax", "sum"):
+        cases.append(launch("runs", op, Layout((5, 150, 7), 1), algorithm="strided_split", tuning=tuning))
     odd = gradient_cases.Layout((40, 21), dx=gradient_cases.Place(past=1))
     tuning = Tuning(threads=64, lanes=4, rows=2)
     dtypes = ("bfloat16", "bfloat16", "float32")
@@ -85,6 +88,10 @@ def _teams():
     tuning = Tuning(threads=128, blocks=2, staged=True)
     rows = gradient_cases.Layout((5, 701))
     cases.append(gradient_cases.launch("gradient", "log_softmax_backward", rows, algorithm="split", tuning=tuning))
+    runs = gradient_cases.Layout((5, 150, 7), 1)
+    tuning = Tuning(threads=128, blocks=2, interleaved=True)
+    case = gradient_cases.launch("runs", "softmax_backward", runs, algorithm="strided_split", tuning=tuning)
+    cases.append(case)
     tiles = gradient_cases.Layout((150, 90), 0)
     for clustered in (None, True, False):
         tuning = Tuning(threads=64, blocks=2, across=8 if clustered is not None else None, clustered=clustered)

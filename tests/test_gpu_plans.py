@@ -8,8 +8,8 @@ from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 from onepass.call import operands_like
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
-from onepass.cuda.plan import make_cuda_plan
-from onepass.problem import contiguous_strides, make_problem, normalize_dims
+from onepass.cuda.plan import Functor, Tuning, make_cuda_plan
+from onepass.problem import ELEMENTWISE, GRADIENTS, contiguous_strides, make_problem, normalize_dims
 
 
 def taken(view, shape, dtype):
@@ -109,24 +109,14 @@ CUTS = [
     ("amax", (235, 34, 11018), 1, "bfloat16", "strided", {"pack": 2, "staged": "false"}, "packs are worth more"),
     ("softmax", (76847, 3, 1123), 1, "float32", "strided", {"packs": 3, "tiles": 8}, "the same, written"),
     ("logsumexp", (3257, 4, 465), 1, "float32", "strided", {"packs": 4, "tiles": 1}, "a step more: one tile"),
-    ("softmax", (64, 50176, 3), 1, "float32", "strided_split", {"across": 4, "threads": 512}, "long, few neighbours"),
-    ("softmax", (64, 50176, 3), 1, "bfloat16", "strided_split", {"threads": 256, "packs": 49}, "the same of 16 bits"),
+    ("softmax", (64, 50176, 3), 1, "bfloat16", "strided_split", {"threads": 256, "packs": 49}, "long, few neighbours"),
     ("softmax", (1000, 8192, 2), 1, "float32", "strided_split", {"across": 4, "cluster": 8}, "two neighbours"),
     ("log_softmax", (128, 8192, 5), 1, "float32", "strided_split", {"across": 8, "cluster": 16}, "five neighbours"),
     ("logsumexp", (32, 16384, 4), 1, "float32", "strided_split", {"across": 4, "packs": 32}, "not written, not longer"),
     ("softmax", (1000, 5000, 3), 1, "float32", "strided", {"across": 4}, "few neighbours, shorter: one block"),
     ("softmax", (17, 16395, 37), 1, "bfloat16", "strided_split", {"packs": 33, "cluster": 16}, "by element: held"),
-    ("softmax", (17, 40000, 37), 1, "bfloat16", "strided_split", {"staged": "false", "resident": 3}, "longer: twice"),
-    (
-        "softmax",
-        (3, 678102, 43),
-        1,
-        "float32",
-        "strided_split",
-        {"staged": "false", "across": 32},
-        "not by copies of one",
-    ),
-    ("softmax", (2, 528256, 16), 1, "float32", "strided_split", {"staged": "true"}, "by packs, longer: once"),
+    ("softmax", (1, 40000, 801), 1, "bfloat16", "strided_split", {"staged": "false", "resident": 3}, "longer: twice"),
+    ("softmax", (16, 20000, 1024), 1, "float32", "strided_split", {"staged": "true"}, "by packs, longer: once"),
 ]
 
 
@@ -148,8 +138,8 @@ def test_blocks_of_long_columns():
         assert plan.algorithm == "strided_split", plan
         return plan.team
 
-    assert team("softmax", (17, 60000, 37)) == 132 * 3 // 20  # those that go by element
-    assert team("amax", (10, 401536, 19)) == 32
+    assert team("softmax", (1, 40000, 801)) == 132 * 3 // 26  # those that go by element
+    assert team("amax", (5, 401536, 19)) == 32
     assert team("amax", (10, 40153, 19)) == 16
 
 
@@ -174,24 +164,80 @@ def test_gradients_of_short_columns_need_no_other_thread(shape, dtype, cut):
     assert {name: held[name] for name in cut} == cut, plan
 
 
-def test_blocks_of_gradients_of_few_neighbours():
-    """Half of the multiprocessors for a tile, all if it is large or there are two; no tile wider than there are
-    neighbours. Not of what registers hold, nor of more neighbours."""
+# Blocks for each run, of 264: all runs at once, or no more than L2 holds, in rounds of as many each.
+RUNS = [
+    ("softmax", (3, 678102, 43), "float32", 264, "a run is more than L2 holds"),
+    ("softmax", (3, 678102, 7), "float32", 88, "three are not"),
+    ("softmax", (8, 200000, 12), "float32", 66, "half of eight are not"),
+    ("softmax", (8, 200000, 12), "bfloat16", 33, "all of them"),
+    ("softmax", (675, 65410, 5), "float32", 5, "many rounds"),
+    ("softmax", (675, 65410, 5), "float64", 5, "the same of doubles, by half as many blocks"),
+    ("softmax", (64, 50176, 3), "float32", 4, "of tiles in registers the longest"),
+    ("softmax", (3000, 17702, 3), "float32", None, "but not shorter ones"),
+    ("softmax", (1, 20000, 99), "float32", None, "nor those of little memory"),
+    ("softmax", (2, 128256, 16), "float32", None, "nor what comes by packs"),
+    ("log_softmax", (1, 60000, 300), "bfloat16", 264, "many columns"),
+    ("softmax", (1, 60000, 290), "bfloat16", 264, "145 packs are two steps"),
+    ("softmax", (1, 60000, 301), "bfloat16", 264, "301 of 384 threads walk"),
+    ("softmax", (1, 60000, 219), "float32", 396, "219 of 256"),
+    ("softmax", (1, 60000, 129), "float32", 132, "five times 129 of 768"),
+    ("softmax", (1, 60000, 701), "float32", 132, "701 of 768"),
+    ("softmax", (1, 60000, 449), "float32", None, "449 of 768 are too few"),
+    ("softmax", (1, 60000, 801), "float32", None, "more packs than threads"),
+    ("softmax", (4, 65536, 1024), "float32", 396, "tiles of whole lines, of many blocks"),
+    ("log_softmax", (1, 20000, 2048), "float32", 132, "tiles of few blocks, of logarithms"),
+    ("softmax", (1, 20000, 2048), "float32", None, "the same of none"),
+    ("softmax", (1, 60000, 3072), "float32", 132, "as many columns as there may be"),
+    ("softmax", (1, 60000, 3076), "float32", None, "more columns than that"),
+    ("softmax_backward", (2, 50000, 1100), "float32", 132, "for wider ones of no whole lines"),
+    ("softmax_backward", (4, 65536, 1024), "bfloat16", None, "a gradient of whole lines"),
+    ("sum", (4, 65536, 1024), "float32", None, "a sum of so many"),
+    ("softmax", (16, 20000, 1024), "float32", None, "tiles of whole lines, of few blocks"),
+    ("softmax", (16, 2521712, 2), "bfloat16", None, "steps of four bytes, in shared memory"),
+    ("softmax_backward", (188, 70630, 19), "bfloat16", 24, "for tiles of one block each, read twice"),
+    ("softmax_backward", (16, 20000, 800), "float32", None, "but not of whole lines by packs"),
+    ("logsumexp", (8, 200000, 12), "float32", 33, "read once: all at once"),
+    ("logsumexp", (64, 100000, 12), "float32", None, "a block for each tile is enough"),
+    ("logsumexp", (64, 50176, 3), "float32", None, "shorter runs"),
+    ("logsumexp", (1, 122197, 20), "float32", None, "little memory"),
+    ("sum", (13, 121734, 56), "float32", 20, "a plain reduction"),
+    ("amax", (675, 65410, 5), "float32", 1, "one block each"),
+    ("sum", (64, 50176, 3), "float32", None, "shorter runs"),
+    ("amax", (34, 67665, 28), "bfloat16", 7, "16 bits, much of it"),
+    ("sum", (1, 81865, 240), "bfloat16", None, "16 bits, less"),
+    ("sum", (1, 1000000, 7), "float64", None, "nobody measured that"),
+    ("softmax_backward", (361, 177020, 3), "float32", 18, "two arrays"),
+    ("softmax_backward", (64, 50176, 3), "bfloat16", 4, "of tiles in registers the longest with few columns"),
+    ("softmax_backward", (152, 5661, 107), "float32", None, "but not wider ones"),
+    ("log_softmax_backward", (2, 861971, 40), "bfloat16", 264, "a run is more than L2 holds"),
+    ("logsumexp_backward", (3, 678102, 43), "float32", None, "which needs no sum"),
+]
 
-    def cut(shape, dtype="float32"):
-        second, third = operands_like("softmax_backward", dtype, shape, contiguous_strides(shape), (1,))
-        problem = make_problem("softmax_backward", dtype, shape, (1,), second=second, third=third)
-        plan = make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4)
-        return plan.team, int(dict(plan.shape)["across"]), plan.threads
 
-    assert cut((361, 177020, 3)) == (66, 4, 256)
-    assert cut((675, 65410, 5)) == (66, 8, 256)
-    assert cut((675, 65410, 5), "bfloat16") == (66, 8, 512)
-    assert cut((675, 65410, 5), "float64") == (0, 16, 512)  # read twice by one block
-    assert cut((241, 103194, 6)) == (66, 4, 256)  # in pairs
-    assert cut((19, 1039008, 6)) == (132, 4, 256)
-    assert cut((4, 3000000, 3), "bfloat16") == (132, 4, 256)
-    assert cut((3, 300000, 5), "bfloat16") == (132, 8, 512)
-    assert cut((64, 70000, 3)) == (66, 4, 256)
-    assert cut((40, 60000, 22)) == (4, 16, 512)
-    assert cut((100, 5000, 3)) == (0, 4, 256)  # a cluster
+@pytest.mark.parametrize(("op", "shape", "dtype", "blocks", "why"), RUNS, ids=[f"{r[0]}: {r[-1]}" for r in RUNS])
+def test_runs_of_memory(op, shape, dtype, blocks, why):
+    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
+    problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
+
+    def planned(**options):
+        return make_cuda_plan(problem, by_name("h200"), **{"addresses": (0,) * 4, **options})
+
+    plan = planned()
+    if blocks is None:
+        assert "interleaved" not in plan.kernel, plan
+        return
+    assert "interleaved" in plan.kernel and plan.team == blocks, plan
+    assert plan.algorithm == "strided_split" and plan == planned(algorithm="strided_split")
+    assert "interleaved" not in planned(tuning=Tuning(interleaved=False)).kernel
+    written = op in ELEMENTWISE  # as the input is: where both lie must be known
+    assert ("interleaved" in planned(addresses=None).kernel) != written
+    if op not in GRADIENTS:
+        assert "interleaved" not in planned(load=Functor("onepass::cuda::Scaled", (0.5,))).kernel
+
+
+@pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum", "softmax_backward"])
+@pytest.mark.parametrize("shape", [(0, 5, 7), (3, 0, 7), (3, 5, 0), (0, 100000, 7), (3, 100000, 0)], ids=str)
+def test_there_is_a_plan_for_nothing(op, shape):
+    second, third = operands_like(op, "float32", shape, contiguous_strides(shape), (1,))
+    problem = make_problem(op, "float32", shape, (1,), second=second, third=third)
+    assert "interleaved" not in make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4).kernel

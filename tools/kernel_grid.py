@@ -30,7 +30,7 @@ TILES = (
     *(((24, 394, 6656), 1), ((128, 512, 256), 1), ((150, 808, 1972), 1), ((32768, 512), 0)),
     *(((165, 82, 5928), 1), ((16, 150, 16384), 1), ((76847, 3, 1123), 1)),
     *(((512, 300, 49), 1), ((256, 500, 49), 1), ((128, 700, 81), 1), ((16, 8400, 80), 1), ((16, 2000, 1024), 1)),
-    *(((17, 32000, 37), 1), ((17, 60000, 37), 1), ((3, 678102, 7), 1)),
+    *(((17, 32000, 37), 1), ((1, 40000, 801), 1), ((16, 20000, 1024), 1)),
 )
 
 
@@ -238,6 +238,21 @@ def gradient_problems() -> Iterator[tuple]:
     yield "softmax_backward", "float32", "float32", (8, 16, 32, 64), (0, 2), None, KNOWN
 
 
+def run_problems() -> Iterator[tuple]:
+    """Long columns with few neighbours, whole packs and not, and the widest."""
+    shapes = (
+        *((3, 678102, 43), (3, 678104, 7), (1, 4901632, 22), (2, 300000, 300)),
+        *((1, 600000, 219), (2, 60000, 1000), (1, 600000, 701), (2, 50000, 1100), (1, 60000, 3000)),
+    )
+    for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax", "softmax_backward", "log_softmax_backward"):
+        for dtype in ("float32", "bfloat16", "float16", "float64"):
+            for shape in shapes if dtype in ("float32", "bfloat16") else shapes[:2]:
+                yield op, dtype, dtype, shape, 1, None, KNOWN
+    for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
+        for op in ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward"):
+            yield op, dtype, result, (3, 678102, 43), 1, None, KNOWN
+
+
 PARTS = (
     tier_problems,
     cluster_problems,
@@ -249,6 +264,7 @@ PARTS = (
     conversion_problems,
     shared_row_problems,
     gradient_problems,
+    run_problems,
 )
 
 

@@ -79,7 +79,10 @@ README_TABLES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
                 *("strided-softmax-32x256x56x56-dim1", "strided-softmax-64x1000x196-dim1"),
                 *("strided-softmax-4096x4096-dim0", "ops-logsumexp-4096x128256-bfloat16"),
             ),
-            "h200/everyday": ("short-softmax-4194304x3", "short-log_softmax-262144x33"),
+            "h200/everyday": (
+                *("short-softmax-4194304x3", "short-log_softmax-262144x33"),
+                "runs-softmax-3x678102x43-dim1",
+            ),
             "h200/backward": (
                 *("backward-softmax_backward-32768x4096-bfloat16", "backward-softmax_backward-2048x32768"),
                 *("backward-softmax_backward-4096x50257-bfloat16", "backward-softmax_backward-8x21x512x512-dim1"),

@@ -83,6 +83,7 @@ def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[objec
     if op in REDUCTIONS:
         yield "strided", {"threads": THREADS, "across": (1, 2, 4, 8, 16, 32), "pack": (None, 1, 2, 4)}
         yield "strided_split", {"threads": THREADS[1:4], "across": (2, 4, 8, 16), "pack": (None, 2, 4)}
+    yield "strided_split", {"interleaved": (True,), "threads": (256, 384, 512, 768), "blocks": (None, *blocks)}
     shared = {"staged": (False, True)} if op not in GRADIENTS else {}
     yield "strided_split", {"threads": THREADS[2:], "across": (None, 4, 8, 16, 32), "blocks": (None, *blocks), **shared}
 

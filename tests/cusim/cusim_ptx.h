@@ -101,6 +101,10 @@ template <class Word>
 void store_word(Word* to, Word word) {
     *to = word;
 }
+template <class Word>
+void store_word_once(Word* to, Word word) {
+    *to = word;
+}
 
 inline void end_group() { cusim::copies().push_back({}); }
 

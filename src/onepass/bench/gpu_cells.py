@@ -194,6 +194,25 @@ _TILES: dict[tuple[int, ...], tuple[int, str]] = {
     (65536, 64): (0, "few columns of many samples"),
 }
 
+# Dim 1 is long, and beyond it lie few neighbours: together they are a run of memory.
+_RUNS = (
+    # (op, shape, dtype, why)
+    ("softmax", (3, 678102, 43), "float32", "an odd number of neighbours"),
+    ("softmax", (675, 65410, 5), "float32", "five neighbours, many runs"),
+    ("softmax", (8, 200000, 12), "bfloat16", "runs that L2 holds"),
+    ("softmax", (1, 1000000, 32), "float32", "one run, whole packs"),
+    ("softmax", (2, 204613, 392), "bfloat16", "many neighbours"),
+    ("log_softmax", (2, 207377, 84), "float32", "neighbours in packs"),
+    ("log_softmax", (1, 118429, 181), "bfloat16", "an odd number, 16 bits"),
+    ("logsumexp", (3, 678102, 43), "float32", "read once"),
+    ("logsumexp", (11, 1245213, 18), "bfloat16", "read once, 16 bits"),
+    ("sum", (13, 121734, 56), "float32", "a plain reduction"),
+    ("amax", (4, 1010660, 23), "bfloat16", "a plain reduction, 16 bits"),
+    ("softmax_backward", (361, 177020, 3), "float32", "pixels of images"),
+    ("softmax_backward", (300, 70000, 7), "bfloat16", "seven neighbours, 16 bits"),
+    ("log_softmax_backward", (2, 861971, 40), "bfloat16", "a run that L2 does not hold"),
+)
+
 
 def _everyday() -> list[GpuCell]:
     cells = []
@@ -203,7 +222,7 @@ def _everyday() -> list[GpuCell]:
             cells += [GpuCell("short", op, shape, why, dtype=dtype) for op in ops]
         for shape, (dim, why) in _TILES.items():
             cells += [GpuCell("tiles", op, shape, why, dim, dtype) for op in ("softmax", "logsumexp", "sum")]
-    return cells
+    return cells + [GpuCell("runs", op, shape, why, 1, dtype, peers=()) for op, shape, dtype, why in _RUNS]
 
 
 def _plane() -> list[GpuCell]:

@@ -11,6 +11,7 @@ from typing import Any
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
 from .device import Device
 from .rounding import ceil_div
+from .thresholds import ACCESS_BYTES
 
 # Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
 # what a functor multiplies must not be rounded one way in one pass over a row and another way in the next. Minimal:
@@ -123,6 +124,7 @@ class Tuning:
     handed: bool | None = None
     # Blocks that share a tile in their registers are a cluster, strided_split; of a gradient also one block, strided.
     clustered: bool | None = None
+    interleaved: bool | None = None  # columns that are a run of memory are read as one, strided_split; False: by tiles
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,10 @@ class CudaPlan:
         }[str(shape.get("alignment", "whole"))]
         narrow = [name for field, name in _NARROW.items() if shape.get(field) == "false"]
         alignment += f", {' and '.join(narrow)} by element" if narrow else ""
+        if "most_columns" in shape:
+            blocks = f"{self.team} blocks of {self.threads} for a run of memory"
+            edges = "" if shape["whole"] == "true" else ", its ends by element"
+            return f"{self.algorithm}: {blocks}, {access} each{edges}, {self._wait}"
         if "across" in shape:
             across = int(shape["across"])
             tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
@@ -315,6 +321,16 @@ class Choice:
         return self.x_size if self.load.type == DIRECT else ITEMSIZE[self.problem.compute_dtype]
 
     @property
+    def access_pack(self) -> int:
+        """Elements of which the narrowest type that goes by packs takes a full access."""
+        sizes = [self.x_size]
+        if self.elementwise:
+            sizes.append(self.y_size)
+        if self.problem.op in GRADIENTS:
+            sizes.append(self.z_size)
+        return ACCESS_BYTES // min(sizes)
+
+    @property
     def kept_arrays(self) -> int:
         return 2 if self.problem.op in GRADIENTS else 1
 
@@ -328,6 +344,26 @@ class Choice:
             f"{p.op}: algorithm {self.algorithm!r} cannot serve an input of shape {p.shape}, dtype {p.dtype}, dim "
             f"{p.dims} on {self.device.name}: {reason}; leave algorithm=None to have one chosen"
         )
+
+
+def alignment_of(choice: Choice, pack: int, length: int, axes: tuple[Axis, ...]) -> str:
+    """pack.h's Alignment of what lies side by side in all arrays, `length` elements at a time along these axes, cut
+    into packs of that many elements."""
+    if pack == 1:
+        return "whole"
+    places = [(choice.x_past, choice.x_size, [a.x_stride for a in axes])]
+    if choice.elementwise:
+        places.append((choice.y_past, choice.y_size, [a.y_stride for a in axes]))
+    if choice.problem.op in GRADIENTS:
+        places.append((choice.z_past, choice.z_size, [a.z_stride for a in axes]))
+    begins = [None if past is None else [past // size % pack, *strides] for past, size, strides in places]
+    if length % pack == 0 and all(b is not None and all(n % pack == 0 for n in b) for b in begins):
+        return "whole"
+    first, *others = begins
+    for other in others:
+        if first is None or other is None or any((m - n) % pack for m, n in zip(first, other, strict=True)):
+            return "apart"
+    return "peeled"
 
 
 def line_packs(choice: Choice, pack: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
-from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, build, edge_packs
+from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, alignment_of, build, edge_packs
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
@@ -12,7 +12,6 @@ from .plan_strided import plan_strided
 from .plan_warp_smem import many_short_rows, plan_short_rows
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
-    ACCESS_BYTES,
     BLOCK_REGISTERS,
     FEW_ROWS_PER_MULTIPROCESSOR,
     FEWER_ROWS_PER_MULTIPROCESSOR,
@@ -125,25 +124,7 @@ def _rows_lie_together(choice: Choice) -> bool:
 
 
 def _alignment(choice: Choice, pack: int) -> str:
-    """pack.h's Alignment of rows cut into packs of that many elements."""
-    problem, axes = choice.problem, choice.problem.outer
-    if pack == 1:
-        return "whole"
-    x, y = choice.x_past, choice.y_past
-    x_place = None if x is None else x // choice.x_size % pack
-    whole = problem.length % pack == 0 and x_place == 0 and all(a.x_stride % pack == 0 for a in axes)
-    if not choice.elementwise:
-        return "whole" if whole else "peeled"
-    y_place = None if y is None else y // choice.y_size % pack
-    if whole and y_place == 0 and all(a.y_stride % pack == 0 for a in axes):
-        return "whole"
-    together = x_place is not None and x_place == y_place
-    return "peeled" if together and all((a.x_stride - a.y_stride) % pack == 0 for a in axes) else "apart"
-
-
-def _widest_pack(choice: Choice) -> int:
-    """Elements of which the narrower type takes a full access."""
-    return ACCESS_BYTES // (min(choice.x_size, choice.y_size) if choice.elementwise else choice.x_size)
+    return alignment_of(choice, pack, choice.problem.length, choice.problem.outer)
 
 
 def _edges_pay(choice: Choice) -> bool:
@@ -154,7 +135,7 @@ def _edges_pay(choice: Choice) -> bool:
 
 def _whole_pack(choice: Choice) -> int:
     """The most elements per access that every row is a whole number of."""
-    pack = choice.tuning.pack or _widest_pack(choice)
+    pack = choice.tuning.pack or choice.access_pack
     while _alignment(choice, pack) != "whole":
         pack //= 2
     return pack
@@ -164,7 +145,7 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
     """Elements per access and the alignment that follows."""
     if choice.tuning.pack is not None:
         return choice.tuning.pack, _alignment(choice, choice.tuning.pack)
-    pack = _widest_pack(choice)
+    pack = choice.access_pack
     alignment = _alignment(choice, pack)
     if alignment == "whole":
         choice.why.append(f"rows of {choice.problem.length} are whole packs of {pack}: every access is full width")

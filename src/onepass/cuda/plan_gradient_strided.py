@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, Tuning, build
-from .plan_strided import tile
-from .rounding import ceil_div, ceil_power, floor_power
+from .plan_strided import run_or_tiles, tile
+from .rounding import ceil_div, floor_power
 from .team_thresholds import SPLIT_THREADS
 from .thresholds import ACCESS_BYTES, LOOP_THREADS, STRIDED_SEGMENT_STEPS, WARP_THREADS
 from .tile_cut import Held, TileCut, as_wide_as, chosen_pack, cut_tile, is_narrow
 from .tile_thresholds import (
     FEW_GRADIENT_TILES,
-    FEW_NEIGHBOURS_ALONG,
     FEWEST_GRADIENT_STEPS,
     GRADIENT_ALONE_REGISTERS,
     GRADIENT_READ_TWICE,
@@ -22,7 +21,6 @@ from .tile_thresholds import (
     GRADIENT_READ_TWICE_STEPS,
     GRADIENT_TILES,
     MOST_GRADIENT_BESIDE_ALL_BLOCKS,
-    MOST_GRADIENT_NEIGHBOURS,
     SHARED_GRADIENT_STEPS,
     SHARED_STEPS,
     TILE_THREADS_PER_MULTIPROCESSOR,
@@ -32,8 +30,11 @@ from .tile_thresholds import (
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
+    return run_or_tiles(choice, _inner_last(choice.kept_axes), _plan_tiles)
+
+
+def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
-    kept = _inner_last(choice.kept_axes)
     reduced = problem.reduce or (Axis(problem.length, 1, 1, 1),)
     segmented = problem.op == "logsumexp_backward"
     if segmented and (choice.algorithm == "strided_split" or tuning.clustered is not None):
@@ -45,7 +46,6 @@ def plan_gradient_strided(choice: Choice) -> CudaPlan:
             return held
     across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
     few = ceil_div(problem.rows, across * pack) * 2 <= choice.device.multiprocessors
-    few = few or (not staged and _few_neighbours(choice, kept))
     shared = choice.algorithm is None and not segmented and few and problem.length >= SHARED_STEPS
     if shared or choice.algorithm == "strided_split":
         return _plan_shared(choice, kept, reduced, across, (pack, wide_dy, wide_saved))
@@ -186,39 +186,16 @@ def _narrow_tile(choice: Choice) -> tuple[int, int]:
     return across, across * along
 
 
-def _few_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
-    """Whether few rows lie side by side, beyond which others lie, steps away. Not of float64, where nobody measured."""
-    return len(kept) > 1 and kept[-1].size <= MOST_GRADIENT_NEIGHBOURS and choice.registers_per_element == 1
-
-
-def _blocks_of_few(choice: Choice, tiles: int, columns: int) -> int:
-    """For a tile of few neighbours: so that two or so of many tiles are at work at once, and in L2 when read again."""
-    all_of_them = choice.device.multiprocessors
-    tile_bytes = choice.problem.length * columns * (choice.x_size + choice.z_size)
-    if 2 * tile_bytes > choice.device.l2_bytes:
-        return all_of_them
-    return max(all_of_them // 2, min(all_of_them, 2 * all_of_them // tiles))
-
-
 def _plan_shared(
     choice: Choice, kept: tuple[Axis, ...], reduced: tuple[Axis, ...], across: int, access: tuple[int, bool, bool]
 ) -> CudaPlan:
     """Several blocks for a tile, so that they keep every multiprocessor busy. What they read again is in L2 still."""
     problem, device, tuning = choice.problem, choice.device, choice.tuning
-    # 512 threads have 128 registers each: those that handle doubles spill on sm_100.
-    threads = LOOP_THREADS if choice.registers_per_element == 1 else SPLIT_THREADS
-    few = _few_neighbours(choice, kept)
-    if few:
-        across = tuning.across or min(across, ceil_power(ceil_div(kept[-1].size, access[0])))
-        threads = SPLIT_THREADS
-        if choice.x_size == choice.z_size == 2:
-            threads = max(threads, FEW_NEIGHBOURS_ALONG * across)
-    threads = tuning.threads or threads
     columns = across * access[0]
+    # 512 threads have 128 registers each: those that handle doubles spill on sm_100.
+    threads = tuning.threads or (LOOP_THREADS if choice.registers_per_element == 1 else SPLIT_THREADS)
     most = ceil_div(problem.length, threads // across * SHARED_GRADIENT_STEPS)
-    tiles = ceil_div(problem.rows, columns)
-    wanted = _blocks_of_few(choice, tiles, columns) if few else max(1, device.multiprocessors // tiles)
-    blocks = tuning.blocks or min(wanted, most)
+    blocks = tuning.blocks or max(1, min(device.multiprocessors // max(1, ceil_div(problem.rows, columns)), most))
     if blocks > device.multiprocessors:
         raise choice.refuse(f"{blocks} blocks for a tile; {device.multiprocessors} are at work at once")
     steps = ceil_div(problem.length, blocks)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, Tuning, build
+from .plan_interleaved import plan_interleaved, run_pays
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .plan_strided_split_held import plan_strided_split_held
@@ -25,9 +27,24 @@ from .tile_thresholds import (
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
+    kept = _inner_last(choice.kept_axes)
+    return run_or_tiles(choice, kept, _plan_tiles)
+
+
+def run_or_tiles(
+    choice: Choice, kept: tuple[Axis, ...], plan_tiles: Callable[[Choice, tuple[Axis, ...]], CudaPlan]
+) -> CudaPlan:
+    """The plan by a run of memory or by tiles, whichever is better."""
+    run = plan_interleaved(replace(choice, why=[*choice.why]), kept)
+    if run is not None and choice.tuning.interleaved:
+        return run
+    tiles = plan_tiles(replace(choice, tuning=replace(choice.tuning, interleaved=None)), kept)
+    return tiles if run is None or not run_pays(choice, kept, tiles) else run
+
+
+def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
     plain = problem.op in REDUCTIONS
-    kept = _inner_last(choice.kept_axes)
     pack = chosen_pack(choice, _strided_pack(choice, kept))
     may_share = choice.algorithm in (None, "strided_split") and not plain and tuning.staged is None
     if may_share or tuning.clustered is not None:

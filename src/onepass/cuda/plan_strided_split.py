@@ -153,7 +153,7 @@ def _cut(choice: Choice, kept: tuple[Axis, ...], pack: int, walk: Walk) -> tuple
         across = choice.tuning.across or min(most_across, _across(choice, width, pack))
         tile = across * pack
         fewest = ceil_div(problem.length, max(1, _room(choice, 1, threads, tile) // (tile * size)))
-        tiles = ceil_div(problem.rows, tile)
+        tiles = max(1, ceil_div(problem.rows, tile))
         # What is read once is as many more blocks' states to merge: a block on each multiprocessor is enough of them.
         # H200, November 2026, us: logsumexp 1000000x4 float32, dim 0, 27.8 by 132 blocks, 43.0 by 256; sum 22.1, 26.8.
         along = threads // across if choice.elementwise else min(32, threads // across)

@@ -95,16 +95,6 @@ GRADIENT_READ_TWICE_STEPS = 8
 # 2x128256x16 bfloat16, dim 1, 29.0 read twice by 66 blocks, 43.6 kept by 132; 65536x16 float32, dim 0, 16.1 and 16.3,
 # one block for a tile 192. Of 16 tiles, 8192x512 takes 26.6 by 8 blocks each, 62 by one.
 SHARED_GRADIENT_STEPS = 12
-# Of no more neighbours than these, beyond which lie other rows: tiles no wider, and half of the multiprocessors for
-# each at least, so that few are at work at once and are in L2 still; all where there are two, or one fills half of L2.
-# Of 16-bit elements so many threads along a column. H200, November 2026, us, dim 1, softmax 64x100000x3 bfloat16 93 for
-# 203 by fewer blocks for wider tiles, its float32 log_softmax 124 for 222; softmax 100x80000x7 float32 417 for 596;
-# log_softmax 16x200000x5 bfloat16 79 for 142, by half the threads 88; float32 361x177020x3 1130 for 2181, 675x65410x5
-# 1325 for 1926, by twice the threads 2000. 19x1039008x6 float32 767 by all, 1009 by half of them; 3x300000x5 bfloat16
-# 24 and 33; softmax 4x3000000x3 bfloat16 165 and 256, but 3x2000000x7 float32 510 and 398. Of more neighbours nothing
-# is gained: 32x39880x105 bfloat16 908 for 783.
-MOST_GRADIENT_NEIGHBOURS = 8
-FEW_NEIGHBOURS_ALONG = 64
 # Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor. Their slices fill its shared memory:
 # 4096x4096 float32, dim 0, 57.4 with 6 blocks, 61.5 with 8; 8192x8192 206 with 10, 238 with 16. Fewer tiles than that
 # have slices of so many bytes, unless that makes more blocks than threads along a tile, each of which then asks for the
@@ -323,3 +313,59 @@ GRADIENT_ALONE_REGISTERS = 32
 MOST_GRADIENT_BESIDE_ALL_BLOCKS = 24
 # Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7.
 FEWEST_GRADIENT_STEPS = 16
+
+# Runs of memory: threads of a block, usually the first; of a multiprocessor; elements of a pack. H200, November 2026,
+# us, for one block of 512 and of 1024 threads: softmax, dim 1, float32 3x678102x43 330, 336, 313; 1x1048576x7 33.3,
+# 35.1, 36.4; 675x65410x5 772, 845, 835; 8x200000x12 68.2, 74.5, 75.1; by packs of 2 374, 35.2, 798 and 70.7. bfloat16
+# by packs of 4 and of 8: 1x118429x181 53.5, 60.8; 675x65410x5 459, 545; 8x200000x12 44.0, 51.9.
+RUN_THREADS = 384, 256, 768
+RUN_THREADS_PER_MULTIPROCESSOR = 768
+MOST_RUN_PACK = 4
+MOST_RUN_COLUMNS = 3072  # as many as threads of a block have in packs; it has scratch memory for the states of all
+MOST_RUN_PACKS = 1 << 30  # a thread counts them by 32 bits
+ENOUGH_BUSY_WALKERS = 0.75  # of the threads, whose packs are a whole number of steps
+FEWEST_BUSY_WALKERS = 0.6
+# Tiles that wait in the registers of so many threads, in packs of one, lose to runs if they are so many bytes: softmax,
+# dim 1, float32 16x30000x63 111 for 165, 675x65410x5 764 for 965, 64x50176x3 38.3 for 40.6; bfloat16 16x30000x63 70.8
+# for 102, 64x20000x33 99 for 110, 675x65410x5 473 for 637; but 1x20000x99 20.3 for 15.2. Those of gradients only of no
+# more columns: 64x50176x3 float32 51.1 for 59.6, bfloat16 30.9 for 44.0, but 152x5661x107 475 for 458.
+LONG_HELD_THREADS = 512
+LONG_HELD_BYTES = 20 << 20
+MOST_HELD_GRADIENT_COLUMNS = 8
+# What several blocks read twice, or what comes to shared memory, loses to any run: log_softmax, dim 1, float32
+# 2x207377x84 135 for 1356, 1x60000x3000 632 for 2880, bfloat16 2x204613x392 427 for 3834, 1x314052x124 95.5 for 512;
+# softmax float32 3x678102x43 330 for 775, 8x200000x12 68.7 for 116; gradients 361x177020x3 891 for 1400, bfloat16
+# 300x70000x7 396 for 658. But not steps of so few bytes in shared memory: softmax 16x2521712x2 bfloat16 187 for 161,
+# 28x738824x2 93.4 for 83.2; nor tiles of whole lines there, of so few blocks that merging takes no time: softmax
+# float32 16x20000x1024 1261 for 995, 1x20000x2048 166 for 152, but its log_softmax 170 for 239, and 1x40000x1024, by
+# 65 blocks, 149 for 168. Nor gradients of as many columns whose tiles are whole lines: 4x65536x1024 bfloat16 732 for
+# 666, 1x40000x1024 float32 216 for 206. Tiles of one block each that are read twice, an element at a time or of no
+# whole lines, lose to runs of so many bytes: softmax's gradient of 188x70630x19 bfloat16 713 for 1544, 2x50000x1100
+# float32 578 for 787, but 16x20000x1024 1783 for 1573.
+FEWEST_STEP_BYTES = 8
+FEW_STAGED_BLOCKS = 40
+MANY_GRADIENT_COLUMNS = 1000
+RUN_BYTES_OF_TWO_READS = 1 << 20
+
+
+class FewestOfRuns(NamedTuple):
+    """What runs that are read once must be, to be better than tiles, which are, too."""
+
+    run_bytes: int  # of one
+    bytes: int  # of all
+    most_columns: int = 1000
+
+
+# By what is made of them, and bytes of an element. logsumexp, dim 1, float32 3x678102x43 122 for 264, 8x200000x12 38.1
+# for 55.6, 4x65536x30 24.8 for 40.8, 1x60000x300 47.2 for 55.5, but 16x30000x63 54.1 for 52.5, 2x128256x16 20.2 for
+# 16.4; bfloat16 1x169255x48 21.7 for 61.0, 11x1245213x18 203 for 519, 1x809726x311 245 for 989. sum float32 3x678102x43
+# 97.5 for 142, 675x65410x5 228 for 420, 13x121734x56 96.7 for 161; amax 152x5661x107 103 for 120, 1x82081x704 74.5 for
+# 102; but sum 17x16395x37 25.2 for 24.1, 1x60000x300 36.6 for 35.3; bfloat16 13x40852x164 64.6 for 93.6, amax
+# 4x1010660x23 65.4 for 106, 34x67665x28 51.5 for 59.1, but 4x31562x515 62.3 for 52.7, sum 1x67521x440 39.5 for 32.3,
+# 675x65410x5 147 for 145.
+READ_ONCE_RUNS = {
+    ("logsumexp", 4): FewestOfRuns(7 << 19, 15 << 20),
+    ("logsumexp", 2): FewestOfRuns(7 << 19, 15 << 20),
+    ("plain", 4): FewestOfRuns(1 << 20, 64 << 20),
+    ("plain", 2): FewestOfRuns(2 << 20, 80 << 20, 256),
+}

@@ -75,15 +75,10 @@ __device__ __forceinline__ void for_each_column_pack(const Part& part, int64 beg
     });
 }
 
-// Of columns that wait nowhere: running maxima and sums.
-template <class Op, class V, bool kMasked, int kAhead, class Part, class C, int N, class Reduce>
-__device__ __forceinline__ void online_totals(const Part& part, int64 begin, int64 end, Reduce& reduce, C (&max)[N],
-                                              Sum<C> (&sum)[N]) {
-    OnlineState<V> mine[N];
-    // As many bytes of 16-bit elements under way as of others: logsumexp of 20000x2000 bfloat16, dim 0, 46 us for 62.
-    constexpr bool kMore = N == 1 || (N <= 4 && Part::kElementBytes == 2 && kAhead == kInFlight);
-    for_each_column_pack<kMore ? 2 * kAhead : kAhead>(part, begin, end, -kInfinity<C>,
-                                                      [&](int i, auto& of_column) { mine[i].push(of_column); });
+// Of columns that wait nowhere, from the running maxima and sums of threads.
+template <class Op, class V, bool kMasked, class C, int N, class Reduce>
+__device__ __forceinline__ void totals_of(const OnlineState<V> (&mine)[N], Reduce& reduce, C (&max)[N],
+                                          Sum<C> (&sum)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) max[i] = mine[i].m;
     reduce(max, Max());
@@ -94,11 +89,22 @@ __device__ __forceinline__ void online_totals(const Part& part, int64 begin, int
     for (int i = 0; i < N; ++i) sum[i] = anchored<Op, V>(sum[i], max[i], exponential_of<Op, V, kMasked>(max[i]));
 }
 
-// Of a plain reduction: columns that are read once. A thread asks for 16 elements at a time, or for four steps.
-template <class Op, class In, class Part, class State, int N>
+template <class Op, class V, bool kMasked, int kAhead, class Part, class C, int N, class Reduce>
+__device__ __forceinline__ void online_totals(const Part& part, int64 begin, int64 end, Reduce& reduce, C (&max)[N],
+                                              Sum<C> (&sum)[N]) {
+    OnlineState<V> mine[N];
+    // As many bytes of 16-bit elements under way as of others: logsumexp of 20000x2000 bfloat16, dim 0, 46 us for 62.
+    constexpr bool kMore = N == 1 || (N <= 4 && Part::kElementBytes == 2 && kAhead == kInFlight);
+    for_each_column_pack<kMore ? 2 * kAhead : kAhead>(part, begin, end, -kInfinity<C>,
+                                                      [&](int i, auto& of_column) { mine[i].push(of_column); });
+    totals_of<Op, V, kMasked>(mine, reduce, max, sum);
+}
+
+// Of a plain reduction: columns that are read once. A thread asks for 16 elements at a time, or for kWide steps.
+template <class Op, class In, int kWide = kInFlight, class Part, class State, int N>
 __device__ __forceinline__ void push_columns(const Part& part, int64 begin, int64 end, State (&state)[N]) {
     using C = typename Part::C;
-    constexpr int kAhead = N < 4 ? 16 / N : kInFlight;
+    constexpr int kAhead = N < 4 ? 16 / N : kWide;
 #pragma unroll
     for (State& s : state) s = Op::template identity<C>();
     for_each_column_pack<kAhead>(part, begin, end, Op::template fill<C>(),

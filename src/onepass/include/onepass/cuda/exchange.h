@@ -101,9 +101,9 @@ struct TeamPlace {
     }
 };
 
-// Of a launch with one exchange a row, by the team that has the most.
-__device__ __forceinline__ unsigned exchanges_of(int64 rows, unsigned teams) {
-    return static_cast<unsigned>((rows + teams - 1) / teams);
+// Of a launch with so many exchanges a row, by the team that has the most.
+__device__ __forceinline__ unsigned exchanges_of(int64 rows, unsigned teams, unsigned of_row) {
+    return static_cast<unsigned>((rows + teams - 1) / teams) * of_row;
 }
 
 // A State as it crosses scratch memory: its words in pairs, each beside the number of its exchange, one access for two.
@@ -220,9 +220,9 @@ class TeamMemory {
 
     // At the very end: the last block to leave puts the counter forward, by the exchanges of the team that had the
     // most. All others have taken what they wanted.
-    __device__ __forceinline__ void left(unsigned before, int64 rows, unsigned teams) const {
+    __device__ __forceinline__ void left(unsigned before, int64 rows, unsigned teams, unsigned of_row = 1) const {
         if (threadIdx.x == 0 && before == gridDim.x - 1) {
-            put_forward(head_, first_ + exchanges_of(rows, teams), gridDim.x * 2 * kPerBlock);
+            put_forward(head_, first_ + exchanges_of(rows, teams, of_row), gridDim.x * 2 * kPerBlock);
         }
     }
 

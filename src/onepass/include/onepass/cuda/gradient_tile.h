@@ -39,6 +39,8 @@ struct GradientTile {
     }
 
     static __device__ __forceinline__ int first_step() { return threadIdx.x / kShape.across; }
+    // From a step of this thread's to its next.
+    static constexpr __device__ __forceinline__ int apart() { return kSteps; }
 
     __device__ __forceinline__ Offsets<kArrays> offset_of(int64 step) const {
         auto at = job.template offset_of<kShape.kept_axes, kShape.reduced_axes>(step);

@@ -124,13 +124,20 @@ __device__ __forceinline__ void load_pack(const T* from, C (&to)[N]) {
     widen_words<T>(load_words<N, kOnce>(from), to);
 }
 
-template <int N, class T, class C>
+// kOnce: nobody here will read it, and it makes room in L2 for what will be.
+template <int N, bool kOnce = false, class T, class C>
 __device__ __forceinline__ void store_pack(T* to, const C (&values)[N]) {
     using P = Pack<T, N>;
     const auto words = narrow_words<T>(values);
     auto* target = reinterpret_cast<typename P::Word*>(to);
 #pragma unroll
-    for (int i = 0; i < P::kWords; ++i) ptx::store_word(target + i, words.at[i]);
+    for (int i = 0; i < P::kWords; ++i) {
+        if constexpr (kOnce) {
+            ptx::store_word_once(target + i, words.at[i]);
+        } else {
+            ptx::store_word(target + i, words.at[i]);
+        }
+    }
 }
 
 // ---- shared memory, which has no cache hints ----

@@ -139,20 +139,26 @@ __device__ __forceinline__ int max_of_warp(int x) {
 // they should be among; with `cs`, evicted first, memory turns between reading and writing more often (H200: 0.5% to 2%
 // of rows of every size), and what reads the result next finds less of it in L2.
 
-__device__ __forceinline__ void store_word(unsigned short* to, unsigned short word) {
-    asm volatile("st.global.u16 [%0], %1;" ::"l"(to), "h"(word) : "memory");
-}
-__device__ __forceinline__ void store_word(unsigned* to, unsigned word) {
-    asm volatile("st.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
-}
-__device__ __forceinline__ void store_word(uint2* to, uint2 word) {
-    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(word.x), "r"(word.y) : "memory");
-}
-__device__ __forceinline__ void store_word(uint4* to, uint4 word) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y), "r"(word.z),
-                 "r"(word.w)
-                 : "memory");
-}
+// store_word_once: with `cs` all the same, where other blocks are about to read again what L2 still holds.
+
+#define ONEPASS_STORES(name, hint)                                                                               \
+    __device__ __forceinline__ void name(unsigned short* to, unsigned short word) {                              \
+        asm volatile("st.global" hint ".u16 [%0], %1;" ::"l"(to), "h"(word) : "memory");                         \
+    }                                                                                                            \
+    __device__ __forceinline__ void name(unsigned* to, unsigned word) {                                          \
+        asm volatile("st.global" hint ".u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");                         \
+    }                                                                                                            \
+    __device__ __forceinline__ void name(uint2* to, uint2 word) {                                                \
+        asm volatile("st.global" hint ".v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(word.x), "r"(word.y) : "memory"); \
+    }                                                                                                            \
+    __device__ __forceinline__ void name(uint4* to, uint4 word) {                                                \
+        asm volatile("st.global" hint ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y),     \
+                     "r"(word.z), "r"(word.w)                                                                    \
+                     : "memory");                                                                                \
+    }
+ONEPASS_STORES(store_word, "")
+ONEPASS_STORES(store_word_once, ".cs")
+#undef ONEPASS_STORES
 
 // ---- copies into shared memory that go on while the thread does ----
 

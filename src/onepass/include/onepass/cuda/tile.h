@@ -38,6 +38,8 @@ struct TilePart {
     }
 
     static __device__ __forceinline__ int first_step() { return threadIdx.x / kShape.across; }
+    // From a step of this thread's to its next.
+    static constexpr __device__ __forceinline__ int apart() { return kSteps; }
 
     __device__ __forceinline__ Offset offset_of(int64 step) const {
         const Offset along = job.template offset_of<kShape.kept_axes, kShape.reduced_axes>(step);

@@ -1,0 +1,153 @@
+"""The plans for long columns with few neighbours: together they are a run of memory, which several blocks share."""
+
+from __future__ import annotations
+
+from ..problem import GRADIENTS, ITEMSIZE, REDUCTIONS, Axis
+from .kernel_plan import LINE_BYTES, Choice, CudaPlan, Functor, Team, Tuning, alignment_of, build
+from .rounding import ceil_div, ceil_power
+from .tile_thresholds import (
+    ENOUGH_BUSY_WALKERS,
+    FEW_STAGED_BLOCKS,
+    FEWEST_BUSY_WALKERS,
+    FEWEST_STEP_BYTES,
+    LONG_HELD_BYTES,
+    LONG_HELD_THREADS,
+    MANY_GRADIENT_COLUMNS,
+    MOST_HELD_GRADIENT_COLUMNS,
+    MOST_RUN_COLUMNS,
+    MOST_RUN_PACK,
+    MOST_RUN_PACKS,
+    READ_ONCE_RUNS,
+    RUN_BYTES_OF_TWO_READS,
+    RUN_THREADS,
+    RUN_THREADS_PER_MULTIPROCESSOR,
+)
+
+
+def plan_interleaved(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
+    """The plan; None where the columns are not laid out so; but refused if tuning wants it. `kept`: the kept axes, the
+    last of which is inside a run."""
+    problem, tuning = choice.problem, choice.tuning
+    if not tuning.interleaved and tuning != Tuning():
+        return None  # tuning wants tiles
+    columns = max(1, kept[-1].size)
+    length = problem.length * columns
+    pack = tuning.pack or min(choice.access_pack, MOST_RUN_PACK)
+    threads = tuning.threads or _threads(columns, pack)
+    resident = tuning.resident or max(1, RUN_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element)
+    alignment = alignment_of(choice, pack, length, kept[:-1])
+    walkers = _walkers(threads, columns, pack)
+    packs = ceil_div(length + 2 * (pack - 1), pack)
+    possible = columns <= MOST_RUN_COLUMNS and packs <= MOST_RUN_PACKS and _is_run(choice, kept)
+    if not possible or alignment == "apart" or walkers < FEWEST_BUSY_WALKERS * threads:
+        if tuning.interleaved:
+            raise choice.refuse("its columns are no run of memory that a block can walk along by packs")
+        return None
+    runs = problem.rows // columns
+    at_once = resident * choice.device.multiprocessors
+    blocks = tuning.blocks or min(_blocks(choice, runs, length * choice.kept_size, at_once), ceil_div(packs, walkers))
+    if blocks > at_once:
+        raise choice.refuse(f"{blocks} blocks for a run of memory; {at_once} are at work at once")
+    reads = 2 if choice.elementwise else 1
+    read = "read twice" if reads == 2 else "read once"
+    choice.why.append(f"{columns} columns take turns in a run of memory: by packs of {pack}, wherever it begins")
+    choice.why.append(f"{blocks} blocks share a run of {problem.length} steps, which waits nowhere: {read}")
+    gradient = problem.op in GRADIENTS
+    slot_bytes = 16 * ceil_div((2 if gradient else 3) * ITEMSIZE[problem.compute_dtype], 8)
+    most_columns = ceil_power(columns) if columns <= 1024 else ceil_div(columns, 512) * 512
+    shape: dict[str, int | str | bool] = {
+        "kept_axes": len(kept),
+        "threads": threads,
+        "resident": resident,
+        "most_columns": most_columns,
+        "pack": pack,
+        "whole": alignment == "whole",
+    }
+    return build(
+        choice,
+        "strided_split",
+        "gradient_interleaved.h" if gradient else "interleaved.h",
+        "gradient_interleaved" if gradient else "interleaved_reduce" if problem.op in REDUCTIONS else "interleaved",
+        "Interleaved",
+        shape,
+        threads=threads,
+        shared_bytes=0,
+        units=runs,
+        units_per_block=1,
+        axes=kept,
+        reads=reads,
+        waves=1,
+        team=Team(blocks, 0, 2 * most_columns * slot_bytes),  # blocks take turns: none has a slice
+    )
+
+
+def run_pays(choice: Choice, kept: tuple[Axis, ...], tiles: CudaPlan) -> bool:
+    """Whether a run beats the plan by tiles."""
+    problem, shape = choice.problem, dict(tiles.shape)
+    if choice.algorithm not in (None, "strided_split"):
+        return False
+    if "packs" in shape:  # in registers
+        columns = int(shape["across"]) * int(shape["pack"])
+        wide = problem.op in GRADIENTS and columns > MOST_HELD_GRADIENT_COLUMNS
+        long = tiles.threads >= LONG_HELD_THREADS and problem.input_bytes >= LONG_HELD_BYTES
+        return tiles.algorithm == "strided_split" and long and shape["pack"] == 1 and not wide
+    columns = kept[-1].size
+    run_bytes = problem.length * columns * choice.kept_size
+    if choice.elementwise:
+        return _pays_written(choice, tiles, columns, run_bytes)
+    kind = "logsumexp" if problem.op == "logsumexp" else "plain"
+    fewest = READ_ONCE_RUNS.get((kind, choice.x_size))
+    if fewest is None or (kind == "logsumexp" and tiles.algorithm != "strided_split"):
+        return False
+    return run_bytes >= fewest.run_bytes and problem.input_bytes >= fewest.bytes and columns <= fewest.most_columns
+
+
+def _pays_written(choice: Choice, tiles: CudaPlan, columns: int, run_bytes: int) -> bool:
+    """The same of results as long as the input, whose tiles wait in shared memory or nowhere."""
+    op, staged = choice.problem.op, dict(tiles.shape)["staged"] == "true"
+    step_bytes = columns * choice.x_size
+    whole_lines = step_bytes % LINE_BYTES == 0
+    if op in GRADIENTS and whole_lines and columns > MANY_GRADIENT_COLUMNS:
+        return False
+    if tiles.algorithm != "strided_split":
+        by_element = dict(tiles.shape)["pack"] == 1
+        return tiles.reads > 1 and (by_element or not whole_lines) and run_bytes >= RUN_BYTES_OF_TWO_READS
+    merged_at_once = op == "softmax" and whole_lines and tiles.team <= FEW_STAGED_BLOCKS
+    return not (staged and (step_bytes < FEWEST_STEP_BYTES or merged_at_once))
+
+
+def _is_run(choice: Choice, kept: tuple[Axis, ...]) -> bool:
+    """Whether the steps of the last kept axis lie one after the other, in all arrays that have them."""
+    problem = choice.problem
+    if len(problem.reduce) != 1 or problem.op == "logsumexp_backward" or problem.rows * problem.length == 0:
+        return False
+    inner, along = kept[-1], problem.reduce[0]
+    strides = [(inner.x_stride, along.x_stride)]
+    if choice.elementwise:
+        strides.append((inner.y_stride, along.y_stride))
+    if problem.op in GRADIENTS:
+        strides.append((inner.z_stride, along.z_stride))
+    return choice.load == choice.store == Functor() and all(pair == (1, inner.size) for pair in strides)
+
+
+def _threads(columns: int, pack: int) -> int:
+    """Of a block: as usual, if most of them walk; else as most of them do."""
+
+    def busy(threads: int) -> float:
+        return _walkers(threads, columns, pack) / threads
+
+    usual, *others = RUN_THREADS
+    return usual if busy(usual) >= ENOUGH_BUSY_WALKERS else max(others, key=busy)
+
+
+def _walkers(threads: int, columns: int, pack: int) -> int:
+    """Threads of a block that walk along a run: so many packs are a whole number of steps."""
+    packs = columns // min(columns & -columns, pack)
+    return threads // packs * packs
+
+
+def _blocks(choice: Choice, runs: int, run_bytes: int, at_once: int) -> int:
+    """For each run: no more runs at a time than L2 holds, if they are read again, in rounds of as many each."""
+    most = max(1, min(at_once, choice.device.l2_bytes // run_bytes)) if choice.elementwise else at_once
+    rounds = ceil_div(runs, most)
+    return at_once // ceil_div(runs, rounds)
