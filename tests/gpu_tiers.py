@@ -5,7 +5,6 @@ import argparse
 import cuda_gradient_cases as gradient_cases
 from cuda_cases import Layout, launch
 from gpu_machine import Gpu
-from helpers import LIMITS
 
 from onepass.cuda.kernel_plan import ONCE
 from onepass.cuda.plan import Tuning
@@ -54,7 +53,7 @@ def launches():
             cases.append(launch("strided_split", op, long, dtype, algorithm="strided_split", tuning=tuning))
         for columns in (22, 219, 701):  # as many threads as suit them, blocks without a pack, all off boundaries
             tuning = Tuning(interleaved=True, blocks=6)
-            off = Layout((5, 301, columns), 1, past=(1, 1))
+            off = Layout((3, 201, columns), 1, past=(1, 1))
             cases.append(launch("runs", op, off, dtype, algorithm="strided_split", tuning=tuning))
         cases.append(launch("cluster", op, odd, dtype, algorithm="cluster"))
         if op in ("softmax", "log_softmax"):
@@ -148,7 +147,7 @@ def main():
     for case in cases:
         error = case.error(machine, grid=7)
         print(f"{case.plan.algorithm:15} {case.op:12} {error:.3g} ULP", flush=True)
-        assert error <= LIMITS.get((case.op, "float32"), 5), case.plan.kernel
+        assert error <= 5, case.plan.kernel
 
 
 if __name__ == "__main__":
