@@ -1,5 +1,7 @@
 """Which algorithm each layout of gpu_layouts.py brings about: what `pytest -m gpu` asserts of calls, planned."""
 
+import itertools
+
 import numpy as np
 import pytest
 from gpu_layouts import GRADIENT_LAYOUTS, LAYOUTS, is_expected
@@ -235,9 +237,14 @@ def test_runs_of_memory(op, shape, dtype, blocks, why):
         assert "interleaved" not in planned(load=Functor("onepass::cuda::Scaled", (0.5,))).kernel
 
 
+@pytest.mark.parametrize("algorithm", [None, "strided_split"])
 @pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum", "softmax_backward"])
-@pytest.mark.parametrize("shape", [(0, 5, 7), (3, 0, 7), (3, 5, 0), (0, 100000, 7), (3, 100000, 0)], ids=str)
-def test_there_is_a_plan_for_nothing(op, shape):
-    second, third = operands_like(op, "float32", shape, contiguous_strides(shape), (1,))
-    problem = make_problem(op, "float32", shape, (1,), second=second, third=third)
-    assert "interleaved" not in make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4).kernel
+@pytest.mark.parametrize(
+    "shape", [(0, 5, 7), (3, 0, 7), (3, 5, 0), (0, 4555, 22), (0, 100000, 7), (3, 100000, 0)], ids=str
+)
+def test_there_is_a_plan_for_nothing(op, shape, algorithm):
+    for device, dtype in itertools.product(("h200", "a100"), ("float32", "float16")):
+        second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
+        problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
+        plan = make_cuda_plan(problem, by_name(device), algorithm, addresses=(0,) * 4)
+        assert "interleaved" not in plan.kernel and plan.algorithm == (algorithm or plan.algorithm)

@@ -84,7 +84,7 @@ def _cut_split(choice: Choice, kept: tuple[Axis, ...], pack: int) -> _Cut:
     resident = tuning.resident or walk.resident // choice.registers_per_element
     resident = max(1, min(resident, device.max_threads // threads))
     across, blocks, staged = _cut(choice, kept, pack, walk._replace(threads=threads, resident=resident))
-    blocks = tuning.blocks or blocks
+    blocks = tuning.blocks or max(1, blocks)
     steps = ceil_div(problem.length, blocks)
     tile = across * pack
     shared_bytes = steps * tile * choice.kept_size if staged else 0

@@ -132,7 +132,7 @@ def _apart(choice: Choice, held: Held) -> TileCut | None:
     columns = 8 if problem.rows <= 16 else 16
     pack, across = _across(choice, held.widest, columns, columns // 8)
     resident = tuning.resident or 1
-    at_once = resident * device.multiprocessors // ceil_div(problem.rows, across * pack)
+    at_once = resident * device.multiprocessors // max(1, ceil_div(problem.rows, across * pack))
     blocks = tuning.blocks or at_once
     for threads in (tuning.threads,) if tuning.threads else (256, 512):
         if not 1 <= blocks <= at_once or threads < across * pack:
