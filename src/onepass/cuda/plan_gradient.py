@@ -99,7 +99,7 @@ def _access(choice: Choice, pack: int) -> tuple[str, bool, bool]:
 
 def _whole_pack(choice: Choice) -> int:
     """The most elements per access that every row of all three arrays is a whole number of."""
-    pack = choice.tuning.pack or ACCESS_BYTES // min(choice.x_size, choice.y_size, choice.z_size)
+    pack = choice.tuning.pack or choice.access_pack
     while _access(choice, pack) != ("whole", True, True):
         pack //= 2
     return pack

@@ -54,6 +54,7 @@ def plan_interleaved(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
     choice.why.append(f"{blocks} blocks share a run of {problem.length} steps, which waits nowhere: {read}")
     gradient = problem.op in GRADIENTS
     slot_bytes = 16 * ceil_div((2 if gradient else 3) * ITEMSIZE[problem.compute_dtype], 8)
+    # Beyond a thousand by smaller steps: each block has scratch memory for so many.
     most_columns = ceil_power(columns) if columns <= 1024 else ceil_div(columns, 512) * 512
     shape: dict[str, int | str | bool] = {
         "kept_axes": len(kept),

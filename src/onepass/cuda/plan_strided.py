@@ -35,11 +35,12 @@ def run_or_tiles(
     choice: Choice, kept: tuple[Axis, ...], plan_tiles: Callable[[Choice, tuple[Axis, ...]], CudaPlan]
 ) -> CudaPlan:
     """The plan by a run of memory or by tiles, whichever is better."""
-    run = plan_interleaved(replace(choice, why=[*choice.why]), kept)
-    if run is not None and choice.tuning.interleaved:
+    if choice.tuning.interleaved:
+        run = plan_interleaved(choice, kept)
+        assert run is not None  # it would have been refused
         return run
-    tiles = plan_tiles(replace(choice, tuning=replace(choice.tuning, interleaved=None)), kept)
-    return tiles if run is None or not run_pays(choice, kept, tiles) else run
+    tiles = plan_tiles(replace(choice, why=[*choice.why], tuning=replace(choice.tuning, interleaved=None)), kept)
+    return (plan_interleaved(choice, kept) if run_pays(choice, kept, tiles) else None) or tiles
 
 
 def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
