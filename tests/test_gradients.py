@@ -89,7 +89,7 @@ def test_results_go_past_the_cache_where_it_cannot_hold_them():
 
 
 def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_so():
-    odd = 6 * LANES + 4
+    odd = 100
     ways = (
         ("softmax_backward", (64, 1000, odd), "float32", True),  # rows are written as one
         ("log_softmax_backward", (64, 1000, odd), "float32", False),
@@ -234,7 +234,8 @@ def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch):
 def test_short_columns(op, dtype, monkeypatch):
     """Up to sixteen elements, held at a time; beside columns with a NaN, with infinities and with huge numbers."""
     lanes = _engine.vector_bytes() // 4
-    for length, width in itertools.product((2, 5, 16, 17), (lanes, 4 * lanes, 5 * lanes + 3, 16 * 17)):
+    shapes = itertools.product((2, 5, 16, 17), (lanes, 4 * lanes, 5 * lanes + 3, 16 * 17))
+    for length, width in (*shapes, (5, 24_000), (3, 9_001)):  # the last ones more than one thread's
         dy, y = (a.copy() for a in inputs_of(op, (3, length, width), dtype, 1))
         dy[0, :, 1] = 3e4 * (-1.0) ** np.arange(length)
         dy[0, length // 2, 3] = np.nan

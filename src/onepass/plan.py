@@ -44,21 +44,38 @@ _NARROW_VECTOR_BYTES = 32
 # A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
 # part of L3: measured, against reading twice, 1.2x at 4096x4096 (12 MiB a tile) to 1.4x at 500x32768, dim 0.
 _TILE_SHARE_OF_L3 = 0.5
-# Vectors across a tile, and so the most in an inner axis that is one tile, which is read without a gap.
-_TILE_VECTORS = 16
-# The same of exponentials in float32 where the inner axis is longer: as many as are added up in registers at once, and
-# two such tiles fit L2. Measured on a Zen 4, softmax of 32x256x56x56, dim 1: 6.4 ms instead of 8.7, 8x21x512x512 11.4
-# instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7.
-_EXP_TILE_VECTORS = 8
-# The same where the rows of results do not begin with lines, and are to be written as one. Measured on a Zen 3, two
-# tiles for one: softmax of 64x1000x196, dim 1, 1.5x, log_softmax 2.0x, softmax of 128x500x250 1.6x.
-_JOINED_TILE_VECTORS = 32
+# Bytes, as computed with, across a tile, and so the most in an inner axis that is one tile: those are read without a
+# gap. Measured on a Zen 3, whose vectors are half as long as where this was found, two threads, dim 1, times of tiles
+# of half of this over times of whole ones: gradient of softmax of 64x500x192 1.6, 32x300x256 1.6, softmax 1.1 and 1.4,
+# log_softmax 1.4 and 1.6; sums of 64x500x196 1.1.
+_TILE_BYTES = 1024
+# The same of a longer inner axis, of exponentials in float32: as many as are added up in registers at once, and two
+# such tiles fit L2. Measured on a Zen 4, softmax of 32x256x56x56, dim 1: 6.4 ms instead of 8.7, 8x21x512x512 11.4
+# instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7. With short vectors of everything: on a Zen 3
+# softmax of 16x256x3136, dim 1, takes 1.12 times by half of this, 2x1000x2048 1.13, the gradient of 4096x4096, dim 0,
+# 1.2 by twice this. There rows of results that end within lines are another matter: wider tiles share fewer of those.
+# Softmax of 100x100001, dim 0, takes 1.8 times by half of this, log_softmax 1.3, the gradient of softmax by this 1.2;
+# of 4x400x5001, dim 1, 1.2, 1.2 and 1.4.
+_LONG_AXIS_TILE_BYTES = 512
+# Vectors across the widest tile, which the kernels have memory for. Of rows of results that do not begin with lines,
+# and are to be written as one, so many are one tile. Measured on a Zen 3, two tiles for one: softmax of 64x1000x196,
+# dim 1, 1.5x, log_softmax 2.0x, softmax of 128x500x250 1.6x.
+_MOST_TILE_VECTORS = 32
+# Bytes of such a row, of 32 bits or more, from which on writing them as one pays: what is kept of a row and finished
+# with the next costs the same however long it is. Measured on a Zen 3, two threads, dim 1, times past the cache over
+# times in it: gradient of softmax of 3000x50x33 1.5, 1500x100x49 1.15, 1000x100x81 1.0, 2048x40x100 0.9, 500x100x196
+# 0.93; softmax 1.25, 1.1 to 1.2, 1.05, 1.0, 0.8; log_softmax 1.4, 1.15, 1.1, 1.0, 0.88; bfloat16 64x500x250 0.96 to
+# 1.1.
+_JOINED_ROW_BYTES = 384
 _SHORT_COLUMNS = 16
 # Rows of a gradient's results, of 32 bits or more, that end within lines go past the cache if they have so many
 # elements. Measured on a Zen 4, ms, past it and in it: softmax's, dim 0, 4096x1001 3.0 and 3.7, log_softmax's 3.2 and
 # 3.7; dim 1, 8x21x513x513 25.7 and 26.8, 100x300x257 4.8 and 5.3; but 64x1000x196 6.9 and 6.1, 2048x12x100 2.0 and 0.7,
-# 2000x16x49 0.57 and 0.32, bfloat16 4096x1001 2.2 and 1.4. With AVX2 4096x1001 2.6 and 3.1, 2048x12x100 0.94 and 0.69.
-_LONG_GRADIENT_ROW = 256
+# 2000x16x49 0.57 and 0.32, bfloat16 4096x1001 2.2 and 1.4. With AVX2 4096x1001 2.6 and 3.1, 2048x12x100 0.94 and 0.69;
+# and there, by tiles of _TILE_BYTES, also of softmax and log_softmax: 100x100001, dim 0, 0.95 and 0.87 of the times in
+# it, 2x21x257x257 0.88 and 0.75, 8x20x9001 0.9 and 0.8, 64x200x261 1.0; float64 0.92 and 0.9. But not log_softmax's
+# gradient in float64: 100x100001 1.3, 4x400x5001 1.3.
+_LONG_ROW = 256
 # Bytes across a tile of a plain reduction where wider ones would be too few for all threads. Measured on a Zen 4, two
 # threads, sums of 1000 x 1000 float32 in L3, dim 0: 31 us, and 67 in chunks of tiles of 256 columns; 3000 x 1001 145
 # and 263.
@@ -217,24 +234,59 @@ def _nontemporal(problem: Problem, why: _Reasons, times: float = 1) -> bool:
     return True
 
 
-def _in_lines(problem: Problem, inner: Axis) -> bool:
+def _rows_are_lines(problem: Problem, inner: Axis) -> bool:
+    """All rows of the results begin and end with lines of memory, if the first does."""
+    steps = [inner.size, problem.reduce[0].y_stride, *(axis.y_stride for axis in problem.outer if axis is not inner)]
+    itemsize = ITEMSIZE[problem.result_dtype]
+    return inner.y_stride == 1 and all(step * itemsize % _CACHE_LINE == 0 for step in steps)
+
+
+def _in_lines(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """Rows of a tile's results may go past the cache. Where they share their lines with others, half a line stored past
     the cache costs more than whole ones in it: softmax of 64x1000x196, dim 1, 5.2 ms for 3.9 on a Zen 4. Gradients,
-    which read twice as much as they write, gain by the whole lines of long rows."""
-    itemsize = ITEMSIZE[problem.result_dtype]
-    if problem.op in GRADIENTS and itemsize >= 4 and inner.size >= _LONG_GRADIENT_ROW:
+    which read twice as much as they write, gain by the whole lines of long rows; by short vectors, so does the rest."""
+    if _rows_are_lines(problem, inner):
         return True
-    steps = [inner.size, problem.reduce[0].y_stride, *(axis.y_stride for axis in problem.outer if axis is not inner)]
-    return inner.y_stride == 1 and all(step * itemsize % _CACHE_LINE == 0 for step in steps)
+    if inner.size < _LONG_ROW or ITEMSIZE[problem.result_dtype] < 4:
+        return False
+    if problem.op == "log_softmax_backward" and problem.compute_dtype == "float64":
+        return False
+    return problem.op in GRADIENTS or machine.vector_bytes <= _NARROW_VECTOR_BYTES
 
 
 def _joins_rows(problem: Problem, inner: Axis) -> bool:
     """Rows of the results of a tile of all columns lie one behind the other, and are written together: what two of them
     share is kept until it is a whole line. Not log_softmax's gradient, whose exponentials hide no better behind that:
     2048x40x100, dim 1, 5.1 ms for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
+    itemsize = ITEMSIZE[problem.result_dtype]
     joins = problem.op in ("softmax", "log_softmax", "softmax_backward")
+    joins = joins and itemsize >= 4 and inner.size * itemsize >= _JOINED_ROW_BYTES
     many = problem.length > _SHORT_COLUMNS  # of fewer, all of a column is in registers at once
     return joins and many and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
+
+
+def _tile_bytes(problem: Problem, machine: Machine, inner: Axis) -> int:
+    """Across a tile of an inner axis that is longer than one."""
+    if machine.vector_bytes <= _NARROW_VECTOR_BYTES:
+        shares_lines = problem.op in ELEMENTWISE and not _rows_are_lines(problem, inner)
+        return _TILE_BYTES if shares_lines else _LONG_AXIS_TILE_BYTES
+    exponentials = problem.op in ("softmax", "log_softmax", "logsumexp") and problem.compute_dtype == "float32"
+    return _LONG_AXIS_TILE_BYTES if exponentials else _TILE_BYTES
+
+
+def _for_all_cores(problem: Problem, machine: Machine, inner: int, outer: int, tile: int, *, waits: bool) -> int:
+    """A narrower tile where there would be too few of this one for all cores, if that makes enough. Of those that wait
+    in cache; others are shared out by chunks, but for a reduction's, which are better left whole. Measured on a Zen 3,
+    log_softmax of 4096x256, dim 0, 815 us by two tiles, 1275 by one; softmax's gradient, read twice, 844 and 489."""
+    compute = ITEMSIZE[problem.compute_dtype]
+    lanes, narrow = machine.vector_bytes // compute, _NARROW_BYTES // compute
+    reduces = problem.op in REDUCTIONS
+    least = _ROWS_PER_THREAD * machine.cores if reduces else machine.cores
+    if -(-inner // narrow) * outer < least or not (reduces or waits):
+        return tile
+    while tile > narrow and -(-inner // tile) * outer < least:
+        tile = -(-tile // (2 * lanes)) * lanes
+    return tile
 
 
 def _register_vectors(problem: Problem, machine: Machine) -> int:
@@ -335,8 +387,10 @@ def _plan_tiles(
     enough = _ROWS_PER_THREAD * machine.cores  # tiles, for all threads to have work
     column_bytes = 2 * _row_element_bytes(problem) - (0 if problem.op in GRADIENTS else ITEMSIZE[problem.dtype])
     budget = max(machine.l2_bytes // 2, int(machine.l3_bytes / machine.cores * _TILE_SHARE_OF_L3))
-    in_lines = chosen == "packed" or _in_lines(problem, inner)
-    most = (_JOINED_TILE_VECTORS if outer_size >= enough else _TILE_VECTORS) * lanes
+    in_lines = chosen == "packed" or _in_lines(problem, machine, inner)
+    widest = _MOST_TILE_VECTORS * lanes
+    most_whole = min(_TILE_BYTES // compute, widest)
+    most = widest if outer_size >= enough else most_whole
     joined = not in_lines and _joins_rows(problem, inner) and inner.size <= most
     joined = joined and length * inner.size * column_bytes <= budget
     past_cache = (in_lines or joined) and _nontemporal(problem, why)
@@ -345,15 +399,11 @@ def _plan_tiles(
         tile = inner.size
     else:
         # Equal tiles: a narrow last one would cost as much as a full one.
-        in_registers = problem.op in ("softmax", "log_softmax", "logsumexp") and problem.compute_dtype == "float32"
-        whole = inner.size <= _TILE_VECTORS * lanes or (joined and past_cache)
-        vectors = _EXP_TILE_VECTORS if in_registers and not whole else _TILE_VECTORS
-        count = 1 if whole else -(-inner.size // (vectors * lanes))
+        whole = inner.size <= most_whole or (joined and past_cache)
+        count = 1 if whole else -(-inner.size // min(_tile_bytes(problem, machine, inner) // compute, widest))
         tile = min(-(-inner.size // (count * lanes)) * lanes, inner.size)
-        narrow = _NARROW_BYTES // compute
-        if problem.op in REDUCTIONS and -(-inner.size // narrow) * outer_size >= enough:
-            while tile > narrow and -(-inner.size // tile) * outer_size < enough:
-                tile = -(-tile // (2 * lanes)) * lanes
+        kept = waits and length * tile * column_bytes <= budget
+        tile = _for_all_cores(problem, machine, inner.size, outer_size, tile, waits=kept)
         why(
             f"the reduced axis has stride {problem.reduce[0].x_stride}: tiles of {tile} columns are read along the rows"
         )

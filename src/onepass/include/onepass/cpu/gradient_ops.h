@@ -66,9 +66,8 @@ struct LogSoftmaxGradient {
         k[kLimit * apart] = limit_of(minus);
     }
     static ONEPASS_INLINE LogSoftmaxGradient of(Vec<C> sums) {
-        alignas(kCacheLine) C lanes[kConstants][kLanes<C>];
-        for (int i = 0; i < kLanes<C>; ++i) set(lanes[0] + i, kLanes<C>, static_cast<double>(sums.v[i]));
-        return {{load(lanes[kMinus]), load(lanes[kLimit])}};
+        const Vec<C> minus = -sums.v;
+        return {{minus, limit_of(minus)}};
     }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const {
         if (!is_usual(abs(y))) return of_any(y, dy, k[kMinus], k[kLimit]);
@@ -84,11 +83,20 @@ struct LogSoftmaxGradient {
 
     // e^-80 is 2^-115.5: down to 2^-9 of a sum its product with that is normal. Of smaller sums the limit is an octave
     // less for each of theirs, and of 0 products are 0.
+    static constexpr float kMostLimit = 80;
+    static constexpr int kOctavesOfOne = 125, kExponentOfOne = 127;  // the second with float32's bias
     ONEPASS_INLINE static float limit_of(float minus) {
-        constexpr float kMost = 80;
-        const auto exponent = static_cast<std::int32_t>(bit_cast<std::uint32_t>(minus) >> 23 & 255) - 127;
-        const float octaves = static_cast<float>(125 + exponent) * static_cast<float>(kLn2);
-        return minus == 0 ? kMost : octaves < kMost ? octaves : kMost;
+        const auto exponent = static_cast<std::int32_t>(bit_cast<std::uint32_t>(minus) >> 23 & 255);
+        const float limit = static_cast<float>(exponent + (kOctavesOfOne - kExponentOfOne)) * static_cast<float>(kLn2);
+        return minus == 0 || limit > kMostLimit ? kMostLimit : limit;
+    }
+    // Of a vector of sums; a loop over its lanes is unrolled into as many scalars where several vectors are.
+    ONEPASS_INLINE static VecF limit_of(VecF minus) {
+        typedef std::int32_t Signed __attribute__((vector_size(kVectorBytes)));
+        const auto exponents = (Signed)(bit_cast<VecF::Bits>(minus.v) >> 23 & 255);
+        const VecF octaves = __builtin_convertvector(exponents + (kOctavesOfOne - kExponentOfOne), VecF::Native);
+        const VecF limit = min(octaves * VecF(static_cast<float>(kLn2)), VecF(kMostLimit));
+        return minus.v == VecF(0.0f).v ? VecF(kMostLimit).v : limit.v;
     }
     ONEPASS_INLINE static double limit_of(double) { return kMostAbove<double>; }
 

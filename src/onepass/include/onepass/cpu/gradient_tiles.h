@@ -71,8 +71,8 @@ class GradientTiles : TileGrid<T> {
         int width;  // columns of this tile
     };
 
-    Unit unit(std::int64_t u) const {
-        const auto cut = Grid::cut(u);
+    Unit unit(std::int64_t u) const { return unit_of(Grid::cut(u)); }
+    Unit unit_of(const typename Grid::Cut& cut) const {
         const auto at = [&](Stride stride) {
             return offset_of(job_.outer, cut.outer, stride) + cut.column * job_.inner.*stride;
         };
@@ -327,8 +327,9 @@ class GradientTiles : TileGrid<T> {
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (short_columns) {
                 if constexpr (RowOp::kSums && sizeof(C) == 4) {
-                    Grid::each_short(
-                        begin, end, [&](std::int64_t i, std::int64_t soon) { short_unit<RowOp>(unit(i), unit(soon)); });
+                    Grid::each_run(begin, end, [&](const auto& run, const auto& soon) ONEPASS_INLINE_BODY {
+                        short_run<RowOp>(unit_of(run), unit_of(soon));
+                    });
                 }
             } else if constexpr (!RowOp::kSums) {
                 for (std::int64_t i = begin; i < end; ++i) one_pass<RowOp>(unit(i), 0, tile_rows());
@@ -349,13 +350,17 @@ class GradientTiles : TileGrid<T> {
         return Grid::template short_columns<ShortColumns<T>>(y_);
     }
     template <class RowOp>
-    void short_unit(const Unit& u, const Unit& soon) const {
+    void short_run(const Unit& u, const Unit& soon) const {
         const auto& along = job_.reduce[0];
+        const ShortRowsOf<const T> saved{reinterpret_cast<const T*>(u.x), along.x_stride,
+                                         reinterpret_cast<const T*>(soon.x)};
+        const ShortRowsOf<const T> dy{reinterpret_cast<const T*>(u.second), along.z_stride,
+                                      reinterpret_cast<const T*>(soon.second)};
         const ShortRowsOf<T> dx{reinterpret_cast<T*>(u.y), along.y_stride};
-        const bool past_cache = Grid::short_past_cache(u.y, u.width);
-        ShortColumns<T>{job_.length, u.width, dx, past_cache}.template gradient<RowOp>(
-            {reinterpret_cast<const T*>(u.x), along.x_stride, reinterpret_cast<const T*>(soon.x)},
-            {reinterpret_cast<const T*>(u.second), along.z_stride, reinterpret_cast<const T*>(soon.second)});
+        Grid::each_part(u.y, u.width, [&](int column, int width, bool past_cache) {
+            ShortColumns<T>{job_.length, width, dx.from(column), past_cache}.template gradient<RowOp>(
+                saved.from(column), dy.from(column));
+        });
     }
 
     // Where nothing is summed.

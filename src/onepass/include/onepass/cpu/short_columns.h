@@ -24,6 +24,7 @@ struct ShortRowsOf {
     T* soon = nullptr;
 
     T* row(std::int64_t d) const { return at + d * stride; }
+    ShortRowsOf from(int column) const { return {at + column, stride, soon ? soon + column : nullptr}; }
     ONEPASS_INLINE void fetch(std::int64_t d, int j, int n) const {
         if (soon) fetch_soon(soon + d * stride + j, n);
     }
@@ -69,6 +70,11 @@ class ShortColumns {
    public:
     static constexpr std::int64_t kMostRows = TileGrid<T>::kBlock;
     static constexpr int kMostVectors = kVectorBytes == 64 ? 8 : 4;  // a quarter of the registers
+    static constexpr int kMostSums = kWide ? kMostVectors : 8;       // of gradients, which hold nothing else
+    // Gradients compute so little that fetching shows. Measured on a Zen 3 (AVX2), one thread, times without over times
+    // with: softmax's of 64x12x100, dim 1, 0.77, 2048x12x100 0.81, 4096x8x128 0.80, 256x3x1000 0.74. Nor do softmax and
+    // log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2). Wider vectors fetch, as they were measured.
+    static constexpr bool kGradientsFetch = kVectorBytes == 64;
 
     std::int64_t rows;
     int width;
@@ -94,7 +100,7 @@ class ShortColumns {
     // Gradients that sum, of dy and of what was saved; of float32.
     template <class RowOp>
     void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
-        each_group<C, kMostVectors>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+        each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
             this->gradient_of<RowOp, kCount>(saved, dy, j, lanes);
         });
     }
@@ -105,19 +111,23 @@ class ShortColumns {
     // Calls value(row, vector) for all of a group's results, and writes them.
     template <int kCount, class Value>
     ONEPASS_INLINE void write(int j, int lanes, Value&& value) const {
-        for (std::int64_t d = 0; d < rows; ++d) {
-            T* const to = y.row(d) + j;
-            V results[kCount];
-            for (int k = 0; k < kCount; ++k) results[k] = value(d, k);
-            for (int k = 0; k < kCount; ++k) {
-                if (past_cache) {
-                    stream(to + k * W, results[k]);
-                } else if (kCount > 1 || lanes == W) {
-                    store(to + k * W, results[k]);
-                } else {
-                    store_n(to, results[k], lanes);
-                }
+        constexpr int kFew = kCount < 4 ? kCount : 4;  // at once: they need registers beside what they come from
+        const auto write_by = [&](auto&& put) ONEPASS_INLINE_BODY {
+            T* to = y.at + j;
+            for (std::int64_t d = 0; d < rows; ++d, to += y.stride) {
+                unrolled<kCount / kFew>([&](auto i) ONEPASS_INLINE_BODY {
+                    V results[kFew];
+                    unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY { results[k] = value(d, i * kFew + k); });
+                    unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY { put(to + (i * kFew + k) * W, results[k]); });
+                });
             }
+        };
+        if (past_cache) {
+            write_by([](T* to, V v) ONEPASS_INLINE_BODY { stream(to, v); });
+        } else if (kCount > 1 || lanes == W) {
+            write_by([](T* to, V v) ONEPASS_INLINE_BODY { store(to, v); });
+        } else {
+            write_by([lanes](T* to, V v) ONEPASS_INLINE_BODY { store_n(to, v, lanes); });
         }
     }
 
@@ -256,22 +266,25 @@ class ShortColumns {
     // ---- gradients ----
 
     template <class RowOp, int kCount>
-    void gradient_of(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy, int j, int lanes) const {
+    ONEPASS_INLINE void gradient_of(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j,
+                                    int lanes) const {
         Sum sum[kCount];
         for (std::int64_t d = 0; d < rows; ++d) {
-            dy.fetch(d, j, kCount * W);
-            saved.fetch(d, j, kCount * W);
-            for (int k = 0; k < kCount; ++k) {
+            if constexpr (kGradientsFetch) {
+                dy.fetch(d, j, kCount * W);
+                saved.fetch(d, j, kCount * W);
+            }
+            unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY {
                 const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {
                     sum[k].add_product(v, vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)));
                 } else {
                     sum[k].add(v);
                 }
-            }
+            });
         }
         RowOp op[kCount];
-        for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k].rounded());
+        unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { op[k] = RowOp::of(sum[k].rounded()); });
         write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
             return op[k](vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)),
                          vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0)));

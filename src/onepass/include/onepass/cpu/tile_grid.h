@@ -7,7 +7,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// Columns of the widest tile: what plan.py's _JOINED_TILE_VECTORS has.
+// Columns of the widest tile: what plan.py's _MOST_TILE_VECTORS has.
 template <class C>
 constexpr int kWidestTile = 32 * kLanes<C>;
 
@@ -235,19 +235,38 @@ class TileGrid {
         for (int i = 0; i < job_.outer.count; ++i) lines &= job_.outer[i].y_stride % kOfLine == 0;
         return lines && job_.reduce[0].y_stride % kOfLine == 0;
     }
-    // The results of such a tile go past the cache.
-    bool short_past_cache(const void* y, std::int64_t width) const { return past_cache_ && in_lines(y, width); }
 
-    // Calls visit(unit, that which is soon to be read) for units of short columns.
+    // Calls visit(run, soon) for the columns of units [begin, end): short columns have nothing to do for a tile, so
+    // those that lie side by side are one run. `soon` is what will be read kSoonBytes later.
     template <class Visit>
-    ONEPASS_INLINE void each_short(std::int64_t begin, std::int64_t end, Visit&& visit) const {
+    ONEPASS_INLINE void each_run(std::int64_t begin, std::int64_t end, Visit&& visit) const {
         const std::int64_t bytes = job_.length * width_ * static_cast<std::int64_t>(sizeof(T));
-        const std::int64_t ahead = 1 + kSoonBytes / bytes;
-        for (std::int64_t i = begin; i < end; ++i) visit(i, i + ahead < end ? i + ahead : i);
+        std::int64_t ahead = 1 + kSoonBytes / bytes;
+        if (ahead > tiles_) ahead -= ahead % tiles_;  // the same columns of a later run
+        for (std::int64_t i = begin; i < end;) {
+            const Cut first = cut(i);
+            const std::int64_t run_end = (first.outer + 1) * tiles_, stop = run_end < end ? run_end : end;
+            const Cut last = cut(stop - 1), soon = cut(i + ahead < end ? i + ahead : i);
+            visit(Cut{first.outer, first.column, static_cast<int>(last.column - first.column) + last.width}, soon);
+            i = stop;
+        }
+    }
+
+    // Calls part(column, columns, past the cache) for `width` columns of short results at y: those that lie in whole
+    // lines are written past the cache.
+    template <class Part>
+    ONEPASS_INLINE void each_part(const void* y, int width, Part&& part) const {
+        const auto past = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
+        if (!past_cache_ || past % static_cast<int>(sizeof(T)) != 0) return part(0, width, false);
+        const int to_line = past == 0 ? 0 : kOfLine - past / static_cast<int>(sizeof(T));
+        const int head = to_line < width ? to_line : width, lines = (width - head) / kOfLine * kOfLine;
+        if (head > 0) part(0, head, false);
+        if (lines > 0) part(head, lines, true);
+        if (head + lines < width) part(head + lines, width - head - lines, false);
     }
 
    private:
-    static constexpr std::int64_t kOfLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
+    static constexpr int kOfLine = kCacheLine / static_cast<int>(sizeof(T));
     static bool in_lines(const void* y, std::int64_t width) {
         return reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0 && width % kOfLine == 0;
     }

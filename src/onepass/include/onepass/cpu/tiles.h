@@ -46,8 +46,8 @@ class Tiles : TileGrid<T> {
         if (packed_ && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (is_short()) {
-                Grid::each_short(begin, end,
-                                 [&](std::int64_t i, std::int64_t soon) { run_short(unit(i), unit(soon)); });
+                Grid::each_run(begin, end,
+                               [&](const auto& run, const auto& soon) { short_run(unit_of(run), unit_of(soon)); });
             } else if (job_.resident && job_.op == Op::softmax) {
                 resident_units<true>(begin, end);
             } else if (job_.resident && job_.op == Op::log_softmax) {
@@ -69,8 +69,8 @@ class Tiles : TileGrid<T> {
         int width;  // columns of this tile
     };
 
-    Unit unit(std::int64_t u) const {
-        const auto cut = Grid::cut(u);
+    Unit unit(std::int64_t u) const { return unit_of(Grid::cut(u)); }
+    Unit unit_of(const typename Grid::Cut& cut) const {
         const Offsets at = offsets_of(job_.outer, cut.outer);
         return {x_ + (at.x + cut.column * job_.inner.x_stride) * size_of(job_.in),
                 y_ + (at.y + cut.column * job_.inner.y_stride) * size_of(job_.out), cut.width};
@@ -614,14 +614,16 @@ class Tiles : TileGrid<T> {
         return family && x_direct_ && side_by_side && Grid::template short_columns<ShortColumns<T>>(y_);
     }
 
-    void run_short(const Unit& u, const Unit& soon) const {
+    void short_run(const Unit& u, const Unit& soon) const {
         const ShortRowsOf<const T> x{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride,
                                      reinterpret_cast<const T*>(soon.x)};
         const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
-        const ShortColumns<T> columns{job_.length, u.width, y, Grid::short_past_cache(u.y, u.width)};
-        if (job_.op == Op::softmax) return columns.softmax(x);
-        if (job_.op == Op::log_softmax) return columns.log_softmax(x);
-        columns.logsumexp(x);
+        Grid::each_part(u.y, u.width, [&](int column, int width, bool past_cache) {
+            const ShortColumns<T> columns{job_.length, width, y.from(column), past_cache};
+            if (job_.op == Op::softmax) return columns.softmax(x.from(column));
+            if (job_.op == Op::log_softmax) return columns.log_softmax(x.from(column));
+            columns.logsumexp(x.from(column));
+        });
     }
 
     void chunked_unit(const Unit& u) const {

@@ -1,0 +1,93 @@
+"""How tiles of a CPU are cut: by machines with short vectors and with long ones, with few cores and with many."""
+
+import dataclasses
+
+import pytest
+
+from onepass import call
+from onepass.machine import Machine
+from onepass.plan import make_plan
+
+SHORT_VECTORS = Machine("two cores of a Zen 3", "v3", 32, 32 << 10, 512 << 10, 32 << 20, 16 << 30, 2)
+LONG_VECTORS = Machine("two cores of a Zen 4", "v4", 64, 32 << 10, 1 << 20, 32 << 20, 16 << 30, 2)
+NO_VECTORS = dataclasses.replace(SHORT_VECTORS, isa="v2", vector_bytes=16)
+MANY_CORES = dataclasses.replace(LONG_VECTORS, cores=64, l3_bytes=256 << 20)
+
+
+def plan_of(machine, op, shape, dtype="float32", dim=1):
+    return make_plan(call.problem_of(op, shape, dtype, dim), machine, machine.cores)
+
+
+# Operation, shape, dtype, dim: columns of a tile with short vectors and with long ones.
+TILES = [
+    ("softmax", (64, 1000, 192), "float32", 1, 192, 192),  # all of them are one tile
+    ("softmax_backward", (64, 1000, 256), "float32", 1, 256, 256),
+    ("sum", (64, 1000, 196), "bfloat16", 1, 196, 196),
+    ("softmax", (64, 1000, 128), "float64", 1, 128, 128),
+    ("softmax", (64, 1000, 320), "float32", 1, 112, 112),  # three: equal ones, of whole vectors
+    ("softmax", (16, 256, 3136), "float32", 1, 128, 128),  # a longer axis, whose rows of results are lines
+    ("softmax", (16, 256, 3136), "float64", 1, 64, 128),
+    ("softmax_backward", (4096, 4096), "float32", 0, 128, 256),
+    ("log_softmax_backward", (16, 256, 3136), "bfloat16", 1, 128, 256),
+    ("logsumexp", (16, 256, 3136), "float32", 1, 128, 128),
+    ("sum", (16, 256, 3136), "float32", 1, 128, 256),
+    ("softmax", (100, 100001), "float32", 0, 256, 128),  # rows that end within lines
+    ("softmax_backward", (100, 100001), "bfloat16", 0, 256, 256),
+    ("log_softmax", (100, 100001), "float64", 0, 128, 128),
+    ("logsumexp", (100, 100001), "float32", 0, 128, 128),  # has no rows of results
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype", "dim", "short", "long"), TILES)
+def test_columns_of_a_tile(op, shape, dtype, dim, short, long):
+    assert plan_of(SHORT_VECTORS, op, shape, dtype, dim).tile == short
+    assert plan_of(LONG_VECTORS, op, shape, dtype, dim).tile == long
+
+
+def test_no_tile_has_more_vectors_than_the_kernels_hold():
+    for shape in ((64, 1000, 192), (4, 400, 5001), (64, 1000, 131)):
+        assert plan_of(NO_VECTORS, "softmax", shape).tile <= 32 * 4, shape
+
+
+# Operation, shape, dtype, dim: whether results go past the cache, with short vectors and with long ones.
+STORES = [
+    ("softmax", (64, 1000, 192), "float32", 1, True, True),  # whole lines
+    ("softmax", (64, 300, 98), "bfloat16", 1, False, False),  # few bytes
+    ("softmax", (64, 1000, 196), "float32", 1, True, True),  # joined to whole lines
+    ("log_softmax", (2048, 40, 96 + 1), "float32", 1, True, True),
+    ("softmax_backward", (3000, 50, 95), "float32", 1, False, False),  # rows too short for that
+    ("softmax", (500, 100, 95), "float64", 1, True, True),
+    ("softmax", (200, 500, 250), "bfloat16", 1, False, False),  # in 16 bits it does not pay
+    ("log_softmax_backward", (64, 1000, 196), "float32", 1, False, False),
+    ("softmax", (100, 100001), "float32", 0, True, False),  # all but the ends of long rows
+    ("log_softmax", (64, 200, 401), "float64", 1, True, False),
+    ("softmax_backward", (100, 100001), "float32", 0, True, True),
+    ("log_softmax_backward", (100, 100001), "float32", 0, True, True),
+    ("log_softmax_backward", (100, 100001), "float64", 0, False, False),
+    ("softmax", (100, 100001), "bfloat16", 0, False, False),
+    ("softmax_backward", (1000, 16, 255), "float32", 1, False, False),
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype", "dim", "short", "long"), STORES)
+def test_what_goes_past_the_cache(op, shape, dtype, dim, short, long):
+    assert plan_of(SHORT_VECTORS, op, shape, dtype, dim).nontemporal == short
+    assert plan_of(LONG_VECTORS, op, shape, dtype, dim).nontemporal == long
+
+
+def test_tiles_that_wait_in_cache_are_enough_for_all_cores():
+    few = plan_of(LONG_VECTORS, "log_softmax", (1000, 256), dim=0)
+    many = plan_of(MANY_CORES, "log_softmax", (1000, 4096), dim=0)
+    assert (few.tile, few.resident) == (128, True)
+    assert (many.tile, many.resident) == (64, True)
+    assert plan_of(MANY_CORES, "log_softmax", (1000, 256), dim=0).tile == 256  # four narrow ones would not be
+
+
+def test_tiles_that_are_read_twice_are_shared_out_by_chunks():
+    chosen = plan_of(SHORT_VECTORS, "softmax_backward", (40960, 256), dim=0)
+    assert (chosen.tile, chosen.resident, chosen.split) == (256, False, True)
+
+
+def test_columns_of_a_reduction_are_cut_for_all_threads():
+    assert plan_of(LONG_VECTORS, "sum", (1000, 1000), dim=0).tile == 128
+    assert plan_of(LONG_VECTORS, "amax", (1000, 100), dim=0).tile == 100
