@@ -31,6 +31,9 @@ TILES = [
     ("log_softmax_backward", (16, 256, 3136), "bfloat16", 1, 128, 256),
     ("logsumexp", (16, 256, 3136), "float32", 1, 128, 128),
     ("sum", (16, 256, 3136), "float32", 1, 128, 256),
+    ("softmax", (8, 21, 262144), "float32", 1, 256, 128),  # columns so short that more of them fit L2
+    ("softmax_backward", (4, 64, 65536), "float32", 1, 256, 256),
+    ("sum", (4, 64, 65536), "float32", 1, 128, 256),
     ("softmax", (100, 100001), "float32", 0, 256, 128),  # rows that end within lines
     ("softmax_backward", (100, 100001), "bfloat16", 0, 256, 256),
     ("log_softmax", (100, 100001), "float64", 0, 128, 128),

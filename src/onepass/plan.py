@@ -51,11 +51,12 @@ _TILE_SHARE_OF_L3 = 0.5
 _TILE_BYTES = 1024
 # The same of a longer inner axis, of exponentials in float32: as many as are added up in registers at once, and two
 # such tiles fit L2. Measured on a Zen 4, softmax of 32x256x56x56, dim 1: 6.4 ms instead of 8.7, 8x21x512x512 11.4
-# instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7. With short vectors of everything: on a Zen 3
-# softmax of 16x256x3136, dim 1, takes 1.12 times by half of this, 2x1000x2048 1.13, the gradient of 4096x4096, dim 0,
-# 1.2 by twice this. There rows of results that end within lines are another matter: wider tiles share fewer of those.
-# Softmax of 100x100001, dim 0, takes 1.8 times by half of this, log_softmax 1.3, the gradient of softmax by this 1.2;
-# of 4x400x5001, dim 1, 1.2, 1.2 and 1.4.
+# instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7. With short vectors of everything of which four
+# tiles of _TILE_BYTES do not fit L2: on a Zen 3 softmax of 16x256x3136, dim 1, takes 1.12 times by half of this,
+# 2x1000x2048 1.13, the gradient of 4096x4096, dim 0, 1.2 by twice this; but of 8x21x512x512 softmax 1.07 by this, its
+# gradient 1.2, of 4x64x256x256 1.06 and 1.1. And there rows of results that end within lines gain by wider tiles, which
+# share fewer of those: softmax of 100x100001, dim 0, takes 1.8 times by half of this, log_softmax 1.3, the gradient of
+# softmax by this 1.2; of 4x400x5001, dim 1, 1.2, 1.2 and 1.4.
 _LONG_AXIS_TILE_BYTES = 512
 # Vectors across the widest tile, which the kernels have memory for. Of rows of results that do not begin with lines,
 # and are to be written as one, so many are one tile. Measured on a Zen 3, two tiles for one: softmax of 64x1000x196,
@@ -268,8 +269,9 @@ def _joins_rows(problem: Problem, inner: Axis) -> bool:
 def _tile_bytes(problem: Problem, machine: Machine, inner: Axis) -> int:
     """Across a tile of an inner axis that is longer than one."""
     if machine.vector_bytes <= _NARROW_VECTOR_BYTES:
-        shares_lines = problem.op in ELEMENTWISE and not _rows_are_lines(problem, inner)
-        return _TILE_BYTES if shares_lines else _LONG_AXIS_TILE_BYTES
+        four_fit = 4 * problem.length * _TILE_BYTES <= machine.l2_bytes
+        gains = problem.op in ELEMENTWISE and (four_fit or not _rows_are_lines(problem, inner))
+        return _TILE_BYTES if gains else _LONG_AXIS_TILE_BYTES
     exponentials = problem.op in ("softmax", "log_softmax", "logsumexp") and problem.compute_dtype == "float32"
     return _LONG_AXIS_TILE_BYTES if exponentials else _TILE_BYTES
 
