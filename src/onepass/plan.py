@@ -69,6 +69,11 @@ _MOST_TILE_VECTORS = 32
 # 1.1.
 _JOINED_ROW_BYTES = 384
 _SHORT_COLUMNS = 16
+# Of gradients, those so short that they gain nothing by stores past the cache where rows end within lines. Measured on
+# a Zen 3, two threads, dim 1, times past it over times in it: softmax's of 20x3x100001 1.7, 20x4x70001 1.6, 20x6x50001
+# 1.2, 16x8x40001 1.0, 16x16x20001 0.8; log_softmax's 2.0, 1.4, 1.1, 0.7, 0.7. (Softmax itself 1.8, 1.6, 1.35, 1.3, 1.0,
+# log_softmax 1.7, 1.7, 1.7, 1.4, 1.1.)
+_SHORT_GRADIENT_COLUMNS = 6
 # Rows of a gradient's results, of 32 bits or more, that end within lines go past the cache if they have so many
 # elements. Measured on a Zen 4, ms, past it and in it: softmax's, dim 0, 4096x1001 3.0 and 3.7, log_softmax's 3.2 and
 # 3.7; dim 1, 8x21x513x513 25.7 and 26.8, 100x300x257 4.8 and 5.3; but 64x1000x196 6.9 and 6.1, 2048x12x100 2.0 and 0.7,
@@ -248,7 +253,8 @@ def _in_lines(problem: Problem, machine: Machine, inner: Axis) -> bool:
     which read twice as much as they write, gain by the whole lines of long rows; by short vectors, so does the rest."""
     if _rows_are_lines(problem, inner):
         return True
-    if inner.size < _LONG_ROW or ITEMSIZE[problem.result_dtype] < 4:
+    short = _SHORT_GRADIENT_COLUMNS if problem.op in GRADIENTS else _SHORT_COLUMNS
+    if inner.size < _LONG_ROW or ITEMSIZE[problem.result_dtype] < 4 or problem.length <= short:
         return False
     if problem.op == "log_softmax_backward" and problem.compute_dtype == "float64":
         return False

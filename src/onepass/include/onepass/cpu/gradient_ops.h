@@ -49,6 +49,10 @@ struct SoftmaxGradient {
     }
     // Of sums that are what they are rounded to.
     static ONEPASS_INLINE SoftmaxGradient of(Vec<C> sums) { return {{sums, Vec<C>(C(0))}}; }
+    static ONEPASS_INLINE SoftmaxGradient of(const WideSum<float>& sums) {
+        const VecF high = sums.rounded(), low = rounded(sums.low - low_half(high), sums.high - high_half(high));
+        return {{high, where_not_above(abs(high), VecF(kLargest<float>), low, VecF(0.0f))}};
+    }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const { return y * ((dy - k[kSum]) - k[kSumLow]); }
 };
 

@@ -101,28 +101,50 @@ class ShortColumns {
     template <class RowOp>
     void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
         each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
-            this->gradient_of<RowOp, kCount>(saved, dy, j, lanes);
+            Sum sum[kCount];
+            this->add_up<RowOp>(saved, dy, j, lanes, 0, rows, sum);
+            RowOp op[kCount];
+            for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k].rounded());
+            this->template write_gradient<true>(saved, dy, j, lanes, op);
+        });
+    }
+
+    // The same of longer columns, within the cache: as many rows are added up in float32 as a short one has, and those
+    // sums in float64, as tiles do.
+    template <class RowOp>
+    void gradient_by_blocks(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
+        each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+            WideSum<C> total[kCount];
+            for (std::int64_t begin = 0; begin < rows; begin += kMostRows) {
+                Sum sum[kCount];
+                this->add_up<RowOp>(saved, dy, j, lanes, begin, begin + kMostRows < rows ? begin + kMostRows : rows,
+                                    sum);
+                for (int k = 0; k < kCount; ++k) total[k].add(sum[k].rounded());
+            }
+            RowOp op[kCount];
+            for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(total[k]);
+            this->template write_gradient<false>(saved, dy, j, lanes, op);
         });
     }
 
    private:
     static constexpr int kMostLogarithms = kMostVectors / 2;  // of which a column takes three registers
 
-    // Calls value(row, vector) for all of a group's results, and writes them.
-    template <int kCount, class Value>
+    // Calls value(row, vector) for all of a group's results, and writes them; kMayPass: perhaps past the cache.
+    template <int kCount, bool kMayPass = true, class Value>
     ONEPASS_INLINE void write(int j, int lanes, Value&& value) const {
         constexpr int kFew = kCount < 4 ? kCount : 4;  // at once: they need registers beside what they come from
         const auto write_by = [&](auto&& put) ONEPASS_INLINE_BODY {
             T* to = y.at + j;
             for (std::int64_t d = 0; d < rows; ++d, to += y.stride) {
-                unrolled<kCount / kFew>([&](auto i) ONEPASS_INLINE_BODY {
+                for (int first = 0; first < kCount; first += kFew) {
                     V results[kFew];
-                    unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY { results[k] = value(d, i * kFew + k); });
-                    unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY { put(to + (i * kFew + k) * W, results[k]); });
-                });
+                    for (int k = 0; k < kFew; ++k) results[k] = value(d, first + k);
+                    for (int k = 0; k < kFew; ++k) put(to + (first + k) * W, results[k]);
+                }
             }
         };
-        if (past_cache) {
+        if (kMayPass && past_cache) {
             write_by([](T* to, V v) ONEPASS_INLINE_BODY { stream(to, v); });
         } else if (kCount > 1 || lanes == W) {
             write_by([](T* to, V v) ONEPASS_INLINE_BODY { store(to, v); });
@@ -265,27 +287,30 @@ class ShortColumns {
 
     // ---- gradients ----
 
+    // Adds up rows [begin, end) of a group.
     template <class RowOp, int kCount>
-    ONEPASS_INLINE void gradient_of(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j,
-                                    int lanes) const {
-        Sum sum[kCount];
-        for (std::int64_t d = 0; d < rows; ++d) {
+    ONEPASS_INLINE void add_up(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j, int lanes,
+                               std::int64_t begin, std::int64_t end, Sum (&sum)[kCount]) const {
+        for (std::int64_t d = begin; d < end; ++d) {
             if constexpr (kGradientsFetch) {
                 dy.fetch(d, j, kCount * W);
                 saved.fetch(d, j, kCount * W);
             }
-            unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY {
+            for (int k = 0; k < kCount; ++k) {
                 const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {
                     sum[k].add_product(v, vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)));
                 } else {
                     sum[k].add(v);
                 }
-            });
+            }
         }
-        RowOp op[kCount];
-        unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { op[k] = RowOp::of(sum[k].rounded()); });
-        write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
+    }
+
+    template <bool kMayPass, class RowOp, int kCount>
+    ONEPASS_INLINE void write_gradient(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j,
+                                       int lanes, const RowOp (&op)[kCount]) const {
+        write<kCount, kMayPass>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
             return op[k](vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)),
                          vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0)));
         });
