@@ -343,11 +343,11 @@ class GradientTiles : TileGrid<T> {
         parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
     }
 
-    // Whether a few vectors of columns at a time go down all rows and once more: short ones, and any where all arrays
-    // stay in a cache. Measured on a Zen 3 (L2 512 KiB, L3 32 MiB), float32, times over those of tiles: gradient of
-    // softmax of 4x20x2000, dim 1, 0.65, 20x34x310 0.6, 10x100x49 0.72, 4x70x2000 (6.4 MiB) 0.66, 2x300x2000 (13.7)
-    // 0.87; log_softmax's 0.96, 0.82, 0.73, 0.82 and 1.15, from memory up to 2.
-    static constexpr std::int64_t kCachedBytes = 8 << 20;
+    // Whether a few vectors of columns at a time go down all rows and once more: short ones, and of softmax any where
+    // all arrays stay in a cache. Measured on a Zen 3 (L2 512 KiB, L3 32 MiB), float32, times over those of tiles:
+    // 4x20x2000, dim 1, 0.65, 20x34x310 0.6, 10x100x49 0.7, 4x70x2000 (6.4 MiB) 0.65, 2x300x2000 (13.7) 0.82, 46x30x980
+    // (15.5) 0.9. (log_softmax's 0.95, 0.85, 0.7, 0.82, 1.0, and from memory up to 2.)
+    static constexpr std::int64_t kCachedBytes = 16 << 20;
     template <class RowOp>
     bool columns_at_once() const {
         if (!RowOp::kSums || sizeof(C) != 4 || !x_direct_ || !second_direct_) return false;
