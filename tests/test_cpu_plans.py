@@ -66,7 +66,7 @@ STORES = [
     ("log_softmax", (64, 200, 401), "float64", 1, True, False),
     ("softmax_backward", (100, 100001), "float32", 0, True, True),
     ("log_softmax_backward", (100, 100001), "float32", 0, True, True),
-    ("log_softmax_backward", (100, 100001), "float64", 0, False, False),
+    ("log_softmax_backward", (100, 100001), "float64", 0, False, True),
     ("softmax", (100, 100001), "bfloat16", 0, False, False),
     ("softmax", (20, 16, 50001), "float32", 1, False, False),  # columns too short for that
     ("softmax_backward", (20, 6, 50001), "float32", 1, False, False),
@@ -81,12 +81,36 @@ def test_what_goes_past_the_cache(op, shape, dtype, dim, short, long):
     assert plan_of(LONG_VECTORS, op, shape, dtype, dim).nontemporal == long
 
 
-def test_tiles_that_wait_in_cache_are_enough_for_all_cores():
+def test_tiles_of_exponentials_wait_in_cache_if_narrower_ones_do():
+    eight_cores = dataclasses.replace(SHORT_VECTORS, cores=8)
+    for machine, shape, dim, tile in (
+        (SHORT_VECTORS, (4096, 5001), 0, 128),
+        (SHORT_VECTORS, (64, 1000, 192), 1, 192),
+        (eight_cores, (64, 1000, 192), 1, 96),
+    ):
+        chosen = plan_of(machine, "softmax", shape, dim=dim)
+        assert (chosen.tile, chosen.resident) == (tile, True), chosen
+    endless = plan_of(SHORT_VECTORS, "softmax", (100_000, 5001), dim=0)  # no tile would
+    assert (endless.tile, endless.resident) == (256, False)
+
+
+def test_tiles_past_the_cache_are_whole_lines():
+    assert plan_of(SHORT_VECTORS, "softmax_backward", (2000, 12, 400)).tile == 208
+    assert plan_of(SHORT_VECTORS, "softmax_backward", (20, 12, 400)).tile == 200  # results stay in it
+
+
+def test_tiles_whose_chunks_are_not_shared_out_are_enough_for_all_cores():
     few = plan_of(LONG_VECTORS, "log_softmax", (1000, 256), dim=0)
     many = plan_of(MANY_CORES, "log_softmax", (1000, 4096), dim=0)
     assert (few.tile, few.resident) == (128, True)
     assert (many.tile, many.resident) == (64, True)
-    assert plan_of(MANY_CORES, "log_softmax", (1000, 256), dim=0).tile == 256  # four narrow ones would not be
+    assert plan_of(MANY_CORES, "log_softmax", (500, 256), dim=0).tile == 64  # four, if they cannot be more
+    assert plan_of(LONG_VECTORS, "logsumexp", (200, 256), dim=0).tile == 128  # too short for chunks
+    assert plan_of(LONG_VECTORS, "amax", (1000, 100), dim=0).tile == 64
+    assert plan_of(LONG_VECTORS, "amax", (100, 100), dim=0).tile == 100  # and for threads
+    assert plan_of(MANY_CORES, "softmax", (64, 500, 196)).nontemporal  # a tile of all columns for each core
+    cut = plan_of(MANY_CORES, "softmax", (60, 500, 196))
+    assert (cut.tile, cut.nontemporal) == (112, False)
 
 
 def test_tiles_that_are_read_twice_are_shared_out_by_chunks():
@@ -96,4 +120,3 @@ def test_tiles_that_are_read_twice_are_shared_out_by_chunks():
 
 def test_columns_of_a_reduction_are_cut_for_all_threads():
     assert plan_of(LONG_VECTORS, "sum", (1000, 1000), dim=0).tile == 128
-    assert plan_of(LONG_VECTORS, "amax", (1000, 100), dim=0).tile == 100

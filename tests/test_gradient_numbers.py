@@ -183,6 +183,22 @@ def test_any_number_of_threads_and_run_to_run(case, dtype, threads):
             assert same_bits(call(op, given, dim), expected), (op, n)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("op", ["softmax_backward", "log_softmax_backward"])
+def test_columns_that_are_read_twice_by_any_number_of_threads(op, dtype, threads):
+    """In chunks, though all of them are small enough for a cache."""
+    shape = (7000, 301 if dtype == "float16" else 201)
+    given = inputs_of(op, shape, dtype, 0, sigma=20)
+    if onepass.explain(op, given[0], dim=0).plan.resident:
+        pytest.skip("this machine's cache is larger than they are")
+    threads(1)
+    expected = call(op, given, 0)
+    for n in (2, 3, 7):
+        threads(n)
+        assert onepass.explain(op, given[0], dim=0).plan.split
+        assert same_bits(call(op, given, 0), expected), n
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1_000_003), (3, 40_961), (2, 300)], ids=str)
 @pytest.mark.parametrize("op", GRADIENTS)

@@ -161,7 +161,8 @@ def test_a_broadcast_gradient_is_read_in_place(op, shape, dim, kind):
 
 
 @pytest.mark.parametrize(
-    ("shape", "dim"), [*LAYOUT_SHAPES, ((2000, 1031), -1), ((3000, 700), 0), ((3000, 704), 0), ((999, 25), -1)]
+    ("shape", "dim"),
+    [*LAYOUT_SHAPES, ((2000, 1031), -1), ((60, 700), 0), ((3000, 700), 0), ((3000, 704), 0), ((999, 25), -1)],
 )
 @pytest.mark.parametrize("op", GRADIENTS)
 def test_in_place_of_an_input(op, shape, dim, monkeypatch):
@@ -254,6 +255,15 @@ def test_rows_of_results_that_share_lines(op, dtype, monkeypatch):
     tiles = plan._ROWS_PER_THREAD * this_machine().cores
     for width in (lanes + 1, 5 * lanes + 3, 16 * lanes - 1, 24 * lanes + 1, 32 * lanes + 1):
         given = inputs_of(op, (tiles + 1, 21, width), dtype, 1)
+        columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", PAIRS)
+def test_columns_that_stay_in_a_cache(op, dtype, monkeypatch):
+    """All rows of a few vectors at once, with the bits of tiles, which take those whose results go past it."""
+    for length, width in ((33, 300), (64, 128), (257, 300), (100, 8 * LANES + 3)):
+        given = inputs_of(op, (3, length, width), dtype, 1, sigma=10)
         columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
 
 

@@ -102,3 +102,21 @@ def test_more_than_2_to_the_31_in_columns():
     y = onepass.log_softmax(x, 0)
     assert max_ulp(y[-3:], x[-3:].astype(np.longdouble) - np.log(total)) <= 0.51
     assert max_ulp(y[:1000], x[:1000].astype(np.longdouble) - np.log(total)) <= 0.51
+
+
+def test_more_than_2_to_the_31_columns_side_by_side(threads):
+    """Two steps of each, which overlap in memory; one thread, which takes them all at once."""
+    block = random_array(BLOCK, "float16", sigma=2, seed=4)
+    memory = np.resize(block, PAST_32_BITS + 64)
+    memory[-64:] = np.arange(64) / 8
+    x = np.lib.stride_tricks.as_strided(memory, (2, PAST_32_BITS), (64 * 2, 2))
+    out = np.full(PAST_32_BITS, np.nan, np.float16)
+    threads(1)
+    onepass.logsumexp(x, 0, out=out)
+    for start in (*range(0, PAST_32_BITS, BLOCK), PAST_32_BITS - 1000):
+        stop = min(start + BLOCK, PAST_32_BITS)
+        if start % (50 * BLOCK) == 0 or stop == PAST_32_BITS:
+            expected = reference.logsumexp(x[:, start:stop], 0, dtype=np.longdouble)
+            assert max_ulp(out[start:stop], expected) <= 0.51, start
+        else:
+            assert np.array_equal(out[start : stop - 64], out[: stop - start - 64]), start

@@ -51,12 +51,12 @@ _TILE_SHARE_OF_L3 = 0.5
 _TILE_BYTES = 1024
 # The same of a longer inner axis, of exponentials in float32: as many as are added up in registers at once, and two
 # such tiles fit L2. Measured on a Zen 4, softmax of 32x256x56x56, dim 1: 6.4 ms instead of 8.7, 8x21x512x512 11.4
-# instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7. With short vectors of everything of which four
-# tiles of _TILE_BYTES do not fit L2: on a Zen 3 softmax of 16x256x3136, dim 1, takes 1.12 times by half of this,
-# 2x1000x2048 1.13, the gradient of 4096x4096, dim 0, 1.2 by twice this; but of 8x21x512x512 softmax 1.07 by this, its
-# gradient 1.2, of 4x64x256x256 1.06 and 1.1. And there rows of results that end within lines gain by wider tiles, which
-# share fewer of those: softmax of 100x100001, dim 0, takes 1.8 times by half of this, log_softmax 1.3, the gradient of
-# softmax by this 1.2; of 4x400x5001, dim 1, 1.2, 1.2 and 1.4.
+# instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7. With short vectors of everything, but where results
+# are as long as what is read and four tiles of _TILE_BYTES fit L2: on a Zen 3 softmax of 16x256x3136, dim 1, takes 1.12
+# times by half of this, 2x1000x2048 1.13, the gradient of 4096x4096, dim 0, 1.2 by twice this; but of 8x21x512x512
+# softmax 1.07 by this, its gradient 1.2, of 4x64x256x256 1.06 and 1.1. And there rows of results that end within lines
+# gain by wider tiles, which share fewer of those: softmax of 100x100001, dim 0, takes 1.8 times by half of this,
+# log_softmax 1.3, the gradient of softmax by this 1.2; of 4x400x5001, dim 1, 1.2, 1.2 and 1.4.
 _LONG_AXIS_TILE_BYTES = 512
 # Vectors across the widest tile, which the kernels have memory for. Of rows of results that do not begin with lines,
 # and are to be written as one, so many are one tile. Measured on a Zen 3, two tiles for one: softmax of 64x1000x196,
@@ -82,9 +82,9 @@ _SHORT_GRADIENT_COLUMNS = 6
 # it, 2x21x257x257 0.88 and 0.75, 8x20x9001 0.9 and 0.8, 64x200x261 1.0; float64 0.92 and 0.9. But not log_softmax's
 # gradient in float64: 100x100001 1.3, 4x400x5001 1.3.
 _LONG_ROW = 256
-# Bytes across a tile of a plain reduction where wider ones would be too few for all threads. Measured on a Zen 4, two
-# threads, sums of 1000 x 1000 float32 in L3, dim 0: 31 us, and 67 in chunks of tiles of 256 columns; 3000 x 1001 145
-# and 263.
+# Bytes across the narrowest tile, where wider ones do not fit the cache or are too few for all threads. Measured on a
+# Zen 4, two threads, sums of 1000 x 1000 float32 in L3, dim 0: 31 us, and 67 in chunks of tiles of 256 columns;
+# 3000 x 1001 145 and 263.
 _NARROW_BYTES = 256
 # Elements of one chunk of a long row: its input and nothing else in L1.
 _CHUNK = 4096
@@ -253,12 +253,14 @@ def _in_lines(problem: Problem, machine: Machine, inner: Axis) -> bool:
     which read twice as much as they write, gain by the whole lines of long rows; by short vectors, so does the rest."""
     if _rows_are_lines(problem, inner):
         return True
-    short = _SHORT_GRADIENT_COLUMNS if problem.op in GRADIENTS else _SHORT_COLUMNS
-    if inner.size < _LONG_ROW or ITEMSIZE[problem.result_dtype] < 4 or problem.length <= short:
+    if inner.size < _LONG_ROW or ITEMSIZE[problem.result_dtype] < 4:
         return False
-    if problem.op == "log_softmax_backward" and problem.compute_dtype == "float64":
+    short_vectors = machine.vector_bytes <= _NARROW_VECTOR_BYTES
+    if problem.op not in GRADIENTS:
+        return short_vectors and problem.length > _SHORT_COLUMNS
+    if _reads_pairs(problem) and problem.length <= _SHORT_GRADIENT_COLUMNS:
         return False
-    return problem.op in GRADIENTS or machine.vector_bytes <= _NARROW_VECTOR_BYTES
+    return not (short_vectors and problem.op == "log_softmax_backward" and problem.compute_dtype == "float64")
 
 
 def _joins_rows(problem: Problem, inner: Axis) -> bool:
@@ -282,19 +284,53 @@ def _tile_bytes(problem: Problem, machine: Machine, inner: Axis) -> int:
     return _LONG_AXIS_TILE_BYTES if exponentials else _TILE_BYTES
 
 
-def _for_all_cores(problem: Problem, machine: Machine, inner: int, outer: int, tile: int, *, waits: bool) -> int:
-    """A narrower tile where there would be too few of this one for all cores, if that makes enough. Of those that wait
-    in cache; others are shared out by chunks, but for a reduction's, which are better left whole. Measured on a Zen 3,
-    log_softmax of 4096x256, dim 0, 815 us by two tiles, 1275 by one; softmax's gradient, read twice, 844 and 489."""
-    compute = ITEMSIZE[problem.compute_dtype]
-    lanes, narrow = machine.vector_bytes // compute, _NARROW_BYTES // compute
-    reduces = problem.op in REDUCTIONS
-    least = _ROWS_PER_THREAD * machine.cores if reduces else machine.cores
-    if -(-inner // narrow) * outer < least or not (reduces or waits):
+def _tile_that_waits(problem: Problem, machine: Machine, tile: int, step: int) -> int:
+    """A narrower tile where this one does not fit the cache and that does: by short vectors an exponential takes longer
+    than what wider tiles save."""
+    if problem.op not in ("softmax", "log_softmax") or machine.vector_bytes > _NARROW_VECTOR_BYTES:
+        return tile
+    fitting = tile
+    while not _fits_cache(problem, machine, fitting) and fitting > _NARROW_BYTES // ITEMSIZE[problem.compute_dtype]:
+        fitting = _half_a_tile(fitting, step)
+    return fitting if _fits_cache(problem, machine, fitting) else tile
+
+
+def _half_a_tile(tile: int, step: int) -> int:
+    return -(-tile // (2 * step)) * step
+
+
+def _tile_for_all_cores(problem: Problem, machine: Machine, inner: int, outer: int, tile: int, step: int) -> int:
+    """A narrower tile where there would be too few of this one for all cores, and its chunks are not shared out.
+    Measured on a Zen 3, log_softmax of 4096x256, dim 0, 815 us by two tiles, 1275 by one; softmax's gradient, whose
+    chunks are, 844 and 489. Of a plain reduction whole columns are better: four for each thread, if there are."""
+    if problem.rows * problem.length < _PARALLEL_ELEMENTS:
+        return tile
+    narrow = _NARROW_BYTES // ITEMSIZE[problem.compute_dtype]
+    least = machine.cores
+    if problem.op in REDUCTIONS and -(-inner // narrow) * outer >= _ROWS_PER_THREAD * machine.cores:
+        least *= _ROWS_PER_THREAD
+    elif not _waits_in_cache(problem, machine, tile) and problem.length > 2 * _tile_chunk(problem, machine, tile):
         return tile
     while tile > narrow and -(-inner // tile) * outer < least:
-        tile = -(-tile // (2 * lanes)) * lanes
+        tile = _half_a_tile(tile, step)
     return tile
+
+
+def _waits_in_cache(problem: Problem, machine: Machine, tile: int) -> bool:
+    """Whether a tile is kept between its two passes. It is read while the one before is written, from its exponentials
+    or, a gradient, from both inputs."""
+    return not _one_pass(problem) and _fits_cache(problem, machine, tile)
+
+
+def _fits_cache(problem: Problem, machine: Machine, tile: int) -> bool:
+    once = 0 if problem.op in GRADIENTS else ITEMSIZE[problem.dtype]
+    budget = max(machine.l2_bytes // 2, int(machine.l3_bytes / machine.cores * _TILE_SHARE_OF_L3))
+    return problem.length * tile * (2 * _row_element_bytes(problem) - once) <= budget
+
+
+def _tile_chunk(problem: Problem, machine: Machine, tile: int) -> int:
+    """Steps of a tile that are read at once where it does not wait."""
+    return max(1, (machine.l2_bytes // 4) // (tile * ITEMSIZE[problem.dtype]))
 
 
 def _register_vectors(problem: Problem, machine: Machine) -> int:
@@ -390,38 +426,36 @@ def _plan_tiles(
     chosen = algorithm
     if chosen is None:
         chosen = "packed" if _can_pack(problem, inner) else "strided"
-    # A tile is read while the one before is written, from its exponentials or, a gradient, from both inputs.
     outer_size = math.prod(axis.size for axis in outer)
     enough = _ROWS_PER_THREAD * machine.cores  # tiles, for all threads to have work
-    column_bytes = 2 * _row_element_bytes(problem) - (0 if problem.op in GRADIENTS else ITEMSIZE[problem.dtype])
-    budget = max(machine.l2_bytes // 2, int(machine.l3_bytes / machine.cores * _TILE_SHARE_OF_L3))
     in_lines = chosen == "packed" or _in_lines(problem, machine, inner)
     widest = _MOST_TILE_VECTORS * lanes
     most_whole = min(_TILE_BYTES // compute, widest)
     most = widest if outer_size >= enough else most_whole
     joined = not in_lines and _joins_rows(problem, inner) and inner.size <= most
-    joined = joined and length * inner.size * column_bytes <= budget
+    joined = joined and outer_size >= machine.cores and _fits_cache(problem, machine, inner.size)
     past_cache = (in_lines or joined) and _nontemporal(problem, why)
     if chosen == "packed":
         why(f"{inner.size} rows lie interleaved: {lanes // math.gcd(lanes, inner.size)} steps fill whole vectors")
         tile = inner.size
     else:
-        # Equal tiles: a narrow last one would cost as much as a full one.
+        # Equal tiles: a narrow last one would cost as much as a full one. Past the cache they are whole lines.
         whole = inner.size <= most_whole or (joined and past_cache)
         count = 1 if whole else -(-inner.size // min(_tile_bytes(problem, machine, inner) // compute, widest))
-        tile = min(-(-inner.size // (count * lanes)) * lanes, inner.size)
-        kept = waits and length * tile * column_bytes <= budget
-        tile = _for_all_cores(problem, machine, inner.size, outer_size, tile, waits=kept)
+        step = max(lanes, _CACHE_LINE // ITEMSIZE[problem.result_dtype]) if past_cache else lanes
+        tile = min(-(-inner.size // (count * step)) * step, inner.size)
+        tile = _tile_that_waits(problem, machine, tile, step)
+        tile = _tile_for_all_cores(problem, machine, inner.size, outer_size, tile, step)
         why(
             f"the reduced axis has stride {problem.reduce[0].x_stride}: tiles of {tile} columns are read along the rows"
         )
-    resident = length * tile * column_bytes <= budget
+    resident = _fits_cache(problem, machine, tile)
     if resident:
         why(f"a tile of {length} steps waits in cache between its passes")
     elif waits:
         why(f"a tile of {length} steps does not fit the cache: it is read twice")
     units = outer_size * (1 if chosen == "packed" else -(-inner.size // tile))
-    chunk = max(1, (machine.l2_bytes // 4) // (tile * ITEMSIZE[problem.dtype]))
+    chunk = _tile_chunk(problem, machine, tile)
     # A plain reduction holds its columns in registers from the first step to the last: 1.2x to 1.4x of chunks of them.
     whole = problem.op in REDUCTIONS and units >= enough
     chunk = length if whole or (resident and length <= chunk) else min(chunk, length)

@@ -349,12 +349,14 @@ class GradientTiles : TileGrid<T> {
     // (15.5) 0.9. (log_softmax's 0.95, 0.85, 0.7, 0.82, 1.0, and from memory up to 2.)
     static constexpr std::int64_t kCachedBytes = 16 << 20;
     template <class RowOp>
+    static constexpr bool kLongAtOnce = RowOp::kOfProducts && kVectorBytes < 64;  // with longer vectors not measured
+    template <class RowOp>
     bool columns_at_once() const {
         if (!RowOp::kSums || sizeof(C) != 4 || !x_direct_ || !second_direct_) return false;
         if (Grid::template short_columns<ShortColumns<T>>(y_)) return true;
-        const std::int64_t elements = job_.rows * job_.length * inner_;
-        const bool cached = 3 * elements * static_cast<std::int64_t>(sizeof(T)) <= kCachedBytes;
-        return RowOp::kOfProducts && cached && Grid::y_direct_ && !packed_ && !past_cache_;
+        // Of tiles that wait, which nothing is shared out of: others are added up in chunks, and have other bits.
+        if (!kLongAtOnce<RowOp> || !job_.resident || !Grid::y_direct_ || packed_ || past_cache_) return false;
+        return 3 * job_.rows * job_.length * inner_ * static_cast<std::int64_t>(sizeof(T)) <= kCachedBytes;
     }
     template <class RowOp>
     void run_at_once(const Unit& u, const Unit& soon) const {
@@ -366,7 +368,7 @@ class GradientTiles : TileGrid<T> {
         const ShortRowsOf<T> dx{reinterpret_cast<T*>(u.y), along.y_stride};
         Grid::each_part(u.y, u.width, [&](int column, int width, bool past_cache) {
             const ShortColumns<T> columns{job_.length, width, dx.from(column), past_cache};
-            if constexpr (RowOp::kOfProducts) {
+            if constexpr (kLongAtOnce<RowOp>) {
                 if (job_.length > ShortColumns<T>::kMostRows) {
                     return columns.template gradient_by_blocks<RowOp>(saved.from(column), dy.from(column));
                 }

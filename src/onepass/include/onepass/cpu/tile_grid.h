@@ -22,6 +22,7 @@ class TileGrid {
     // such group before those of the next, so that memory is read along the rows.
     static constexpr int kGroup = kVectorBytes == 64 ? 8 : 4;
     static constexpr std::int64_t kFewRows = 4;
+    static constexpr std::int64_t kMostOfRun = 1 << 30;   // columns side by side, so that an int counts them
     static constexpr std::int64_t kSoonBytes = 16 << 10;  // the same of short columns, which end before that
 
     static int padded(int width) { return (width + kLanes<Compute<T>> - 1) / kLanes<Compute<T>> * kLanes<Compute<T>>; }
@@ -245,7 +246,8 @@ class TileGrid {
         if (ahead > tiles_) ahead -= ahead % tiles_;  // the same columns of a later run
         for (std::int64_t i = begin; i < end;) {
             const Cut first = cut(i);
-            const std::int64_t run_end = (first.outer + 1) * tiles_, stop = run_end < end ? run_end : end;
+            const std::int64_t most = i + kMostOfRun / width_, run_end = (first.outer + 1) * tiles_;
+            const std::int64_t in_time = run_end < end ? run_end : end, stop = in_time < most ? in_time : most;
             const Cut last = cut(stop - 1), soon = cut(i + ahead < end ? i + ahead : i);
             visit(Cut{first.outer, first.column, static_cast<int>(last.column - first.column) + last.width}, soon);
             i = stop;
