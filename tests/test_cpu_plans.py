@@ -34,7 +34,7 @@ TILES = [
     ("softmax", (8, 21, 262144), "float32", 1, 256, 128),  # columns so short that more of them fit L2
     ("softmax_backward", (4, 64, 65536), "float32", 1, 256, 256),
     ("sum", (4, 64, 65536), "float32", 1, 128, 256),
-    ("softmax", (100, 100001), "float32", 0, 256, 128),  # rows that end within lines
+    ("softmax", (100, 100001), "float32", 0, 256, 256),  # rows that end within lines
     ("softmax_backward", (100, 100001), "bfloat16", 0, 256, 256),
     ("log_softmax", (100, 100001), "float64", 0, 128, 128),
     ("logsumexp", (100, 100001), "float32", 0, 128, 128),  # has no rows of results
@@ -62,8 +62,8 @@ STORES = [
     ("softmax", (500, 100, 95), "float64", 1, True, True),
     ("softmax", (200, 500, 250), "bfloat16", 1, False, False),  # in 16 bits it does not pay
     ("log_softmax_backward", (64, 1000, 196), "float32", 1, False, False),
-    ("softmax", (100, 100001), "float32", 0, True, False),  # all but the ends of long rows
-    ("log_softmax", (64, 200, 401), "float64", 1, True, False),
+    ("softmax", (100, 100001), "float32", 0, True, True),  # all but the ends of long rows
+    ("log_softmax", (64, 200, 401), "float64", 1, True, True),
     ("softmax_backward", (100, 100001), "float32", 0, True, True),
     ("log_softmax_backward", (100, 100001), "float32", 0, True, True),
     ("log_softmax_backward", (100, 100001), "float64", 0, False, True),
@@ -87,6 +87,8 @@ def test_tiles_of_exponentials_wait_in_cache_if_narrower_ones_do():
         (SHORT_VECTORS, (4096, 5001), 0, 128),
         (SHORT_VECTORS, (64, 1000, 192), 1, 192),
         (eight_cores, (64, 1000, 192), 1, 96),
+        (LONG_VECTORS, (4096, 5001), 0, 128),
+        (LONG_VECTORS, (2000, 5001), 0, 256),
     ):
         chosen = plan_of(machine, "softmax", shape, dim=dim)
         assert (chosen.tile, chosen.resident) == (tile, True), chosen

@@ -54,9 +54,10 @@ _TILE_BYTES = 1024
 # instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7. With short vectors of everything, but where results
 # are as long as what is read and four tiles of _TILE_BYTES fit L2: on a Zen 3 softmax of 16x256x3136, dim 1, takes 1.12
 # times by half of this, 2x1000x2048 1.13, the gradient of 4096x4096, dim 0, 1.2 by twice this; but of 8x21x512x512
-# softmax 1.07 by this, its gradient 1.2, of 4x64x256x256 1.06 and 1.1. And there rows of results that end within lines
-# gain by wider tiles, which share fewer of those: softmax of 100x100001, dim 0, takes 1.8 times by half of this,
-# log_softmax 1.3, the gradient of softmax by this 1.2; of 4x400x5001, dim 1, 1.2, 1.2 and 1.4.
+# softmax 1.07 by this, its gradient 1.2, of 4x64x256x256 1.06 and 1.1. But rows of results that end within lines gain
+# by wider tiles, which share fewer of those, times by this (Zen 3: by half of this) over times by _TILE_BYTES: softmax
+# of 100x100001, dim 0, Zen 3 1.8, a Sapphire Rapids Xeon 1.36, log_softmax 1.3 and 1.18, softmax's gradient 1.2 and
+# 1.24; of 4x400x5001, dim 1, 1.2 and 1.11, 1.2 and 1.13, 1.4 and 1.18.
 _LONG_AXIS_TILE_BYTES = 512
 # Vectors across the widest tile, which the kernels have memory for. Of rows of results that do not begin with lines,
 # and are to be written as one, so many are one tile. Measured on a Zen 3, two tiles for one: softmax of 64x1000x196,
@@ -74,13 +75,14 @@ _SHORT_COLUMNS = 16
 # 1.2, 16x8x40001 1.0, 16x16x20001 0.8; log_softmax's 2.0, 1.4, 1.1, 0.7, 0.7. (Softmax itself 1.8, 1.6, 1.35, 1.3, 1.0,
 # log_softmax 1.7, 1.7, 1.7, 1.4, 1.1.)
 _SHORT_GRADIENT_COLUMNS = 6
-# Rows of a gradient's results, of 32 bits or more, that end within lines go past the cache if they have so many
-# elements. Measured on a Zen 4, ms, past it and in it: softmax's, dim 0, 4096x1001 3.0 and 3.7, log_softmax's 3.2 and
-# 3.7; dim 1, 8x21x513x513 25.7 and 26.8, 100x300x257 4.8 and 5.3; but 64x1000x196 6.9 and 6.1, 2048x12x100 2.0 and 0.7,
-# 2000x16x49 0.57 and 0.32, bfloat16 4096x1001 2.2 and 1.4. With AVX2 4096x1001 2.6 and 3.1, 2048x12x100 0.94 and 0.69;
-# and there, by tiles of _TILE_BYTES, also of softmax and log_softmax: 100x100001, dim 0, 0.95 and 0.87 of the times in
-# it, 2x21x257x257 0.88 and 0.75, 8x20x9001 0.9 and 0.8, 64x200x261 1.0; float64 0.92 and 0.9. But not log_softmax's
-# gradient in float64: 100x100001 1.3, 4x400x5001 1.3.
+# Rows of results, of 32 bits or more, that end within lines go past the cache if they have so many elements. Measured
+# on a Zen 4, ms, past it and in it: softmax's, dim 0, 4096x1001 3.0 and 3.7, log_softmax's 3.2 and 3.7; dim 1,
+# 8x21x513x513 25.7 and 26.8, 100x300x257 4.8 and 5.3; but 64x1000x196 6.9 and 6.1, 2048x12x100 2.0 and 0.7,
+# 2000x16x49 0.57 and 0.32, bfloat16 4096x1001 2.2 and 1.4. With AVX2 4096x1001 2.6 and 3.1, 2048x12x100 0.94 and
+# 0.69; and there, by tiles of _TILE_BYTES, times past it over times in it: softmax and log_softmax of 100x100001, dim
+# 0, 0.95 and 0.87, 2x21x257x257 0.88 and 0.75, 8x20x9001 0.9 and 0.8, 64x200x261 1.0; float64 0.92 and 0.9; but
+# log_softmax's gradient in float64 1.3. On a Sapphire Rapids Xeon 100x100001 0.7 and 0.65, 4x400x5001 0.56 and 0.56,
+# gradients 0.75 and 0.7, 0.66 and 0.8.
 _LONG_ROW = 256
 # Bytes across the narrowest tile, where wider ones do not fit the cache or are too few for all threads. Measured on a
 # Zen 4, two threads, sums of 1000 x 1000 float32 in L3, dim 0: 31 us, and 67 in chunks of tiles of 256 columns;
@@ -249,17 +251,17 @@ def _rows_are_lines(problem: Problem, inner: Axis) -> bool:
 
 def _in_lines(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """Rows of a tile's results may go past the cache. Where they share their lines with others, half a line stored past
-    the cache costs more than whole ones in it: softmax of 64x1000x196, dim 1, 5.2 ms for 3.9 on a Zen 4. Gradients,
-    which read twice as much as they write, gain by the whole lines of long rows; by short vectors, so does the rest."""
+    the cache costs more than whole ones in it: softmax of 64x1000x196, dim 1, 5.2 ms for 3.9 on a Zen 4. The whole
+    lines of long rows outweigh that."""
     if _rows_are_lines(problem, inner):
         return True
     if inner.size < _LONG_ROW or ITEMSIZE[problem.result_dtype] < 4:
         return False
-    short_vectors = machine.vector_bytes <= _NARROW_VECTOR_BYTES
     if problem.op not in GRADIENTS:
-        return short_vectors and problem.length > _SHORT_COLUMNS
+        return problem.length > _SHORT_COLUMNS
     if _reads_pairs(problem) and problem.length <= _SHORT_GRADIENT_COLUMNS:
         return False
+    short_vectors = machine.vector_bytes <= _NARROW_VECTOR_BYTES
     return not (short_vectors and problem.op == "log_softmax_backward" and problem.compute_dtype == "float64")
 
 
@@ -276,21 +278,23 @@ def _joins_rows(problem: Problem, inner: Axis) -> bool:
 
 def _tile_bytes(problem: Problem, machine: Machine, inner: Axis) -> int:
     """Across a tile of an inner axis that is longer than one."""
+    if problem.op in ELEMENTWISE and not _rows_are_lines(problem, inner):
+        return _TILE_BYTES
     if machine.vector_bytes <= _NARROW_VECTOR_BYTES:
         four_fit = 4 * problem.length * _TILE_BYTES <= machine.l2_bytes
-        gains = problem.op in ELEMENTWISE and (four_fit or not _rows_are_lines(problem, inner))
-        return _TILE_BYTES if gains else _LONG_AXIS_TILE_BYTES
+        return _TILE_BYTES if problem.op in ELEMENTWISE and four_fit else _LONG_AXIS_TILE_BYTES
     exponentials = problem.op in ("softmax", "log_softmax", "logsumexp") and problem.compute_dtype == "float32"
     return _LONG_AXIS_TILE_BYTES if exponentials else _TILE_BYTES
 
 
 def _tile_that_waits(problem: Problem, machine: Machine, tile: int, step: int) -> int:
-    """A narrower tile where this one does not fit the cache and that does: by short vectors an exponential takes longer
-    than what wider tiles save."""
-    if problem.op not in ("softmax", "log_softmax") or machine.vector_bytes > _NARROW_VECTOR_BYTES:
+    """A narrower tile where this one does not fit the cache and that does: exponentials take longer than what wider
+    tiles save, the more so by short vectors."""
+    if problem.op not in ("softmax", "log_softmax"):
         return tile
+    narrow = _NARROW_BYTES if machine.vector_bytes <= _NARROW_VECTOR_BYTES else _LONG_AXIS_TILE_BYTES
     fitting = tile
-    while not _fits_cache(problem, machine, fitting) and fitting > _NARROW_BYTES // ITEMSIZE[problem.compute_dtype]:
+    while not _fits_cache(problem, machine, fitting) and fitting > narrow // ITEMSIZE[problem.compute_dtype]:
         fitting = _half_a_tile(fitting, step)
     return fitting if _fits_cache(problem, machine, fitting) else tile
 
