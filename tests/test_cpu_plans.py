@@ -96,6 +96,14 @@ def test_tiles_of_exponentials_wait_in_cache_if_narrower_ones_do():
     assert (endless.tile, endless.resident) == (256, False)
 
 
+def test_long_rows_are_joined_where_a_tile_has_room():
+    """Up to 32 vectors; those of gradients are cut, and their whole lines go past the cache."""
+    for op, tile in (("softmax", 356), ("log_softmax", 356), ("softmax_backward", 192)):
+        chosen = plan_of(LONG_VECTORS, op, (128, 300, 356))
+        assert (chosen.tile, chosen.nontemporal) == (tile, True), op
+    assert plan_of(SHORT_VECTORS, "softmax", (128, 300, 356)).tile == 192
+
+
 def test_tiles_past_the_cache_are_whole_lines():
     assert plan_of(SHORT_VECTORS, "softmax_backward", (2000, 12, 400)).tile == 208
     assert plan_of(SHORT_VECTORS, "softmax_backward", (20, 12, 400)).tile == 200  # results stay in it

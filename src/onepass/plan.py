@@ -436,7 +436,9 @@ def _plan_tiles(
     widest = _MOST_TILE_VECTORS * lanes
     most_whole = min(_TILE_BYTES // compute, widest)
     most = widest if outer_size >= enough else most_whole
-    joined = not in_lines and _joins_rows(problem, inner) and inner.size <= most
+    # Rows of results that are not lines are joined rather than cut, if they fit a tile; long ones of gradients are not.
+    share_lines = not in_lines or (problem.op not in GRADIENTS and not _rows_are_lines(problem, inner))
+    joined = chosen != "packed" and share_lines and _joins_rows(problem, inner) and inner.size <= most
     joined = joined and outer_size >= machine.cores and _fits_cache(problem, machine, inner.size)
     past_cache = (in_lines or joined) and _nontemporal(problem, why)
     if chosen == "packed":
