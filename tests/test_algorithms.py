@@ -478,9 +478,9 @@ def test_rows_of_results_that_share_lines_are_written_as_one(op, dtype, monkeypa
         x[2, 3, 5] = np.nan
         expected = getattr(reference, op)(x, 1)
         columns_wherever_they_go(op, dtype, x, expected, ("strided",), monkeypatch)
-        if dtype in ("float32", "float64") and width * x.itemsize >= plan._JOINED_ROW_BYTES and width < 32 * lanes:
-            chosen = onepass.explain(op, x, dim=1).plan  # the last way: past the cache
-            assert chosen.tile == width and chosen.nontemporal, (width, chosen)
+        chosen = onepass.explain(op, x, dim=1).plan  # the last way: past the cache
+        joined = x.itemsize >= 4 and width * x.itemsize >= plan._JOINED_ROW_BYTES and width < 32 * lanes
+        assert (chosen.tile == width and chosen.nontemporal) == joined, (width, chosen)
 
 
 def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_so():

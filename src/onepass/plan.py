@@ -249,12 +249,10 @@ def _rows_are_lines(problem: Problem, inner: Axis) -> bool:
     return inner.y_stride == 1 and all(step * itemsize % _CACHE_LINE == 0 for step in steps)
 
 
-def _in_lines(problem: Problem, machine: Machine, inner: Axis) -> bool:
-    """Rows of a tile's results may go past the cache. Where they share their lines with others, half a line stored past
-    the cache costs more than whole ones in it: softmax of 64x1000x196, dim 1, 5.2 ms for 3.9 on a Zen 4. The whole
-    lines of long rows outweigh that."""
-    if _rows_are_lines(problem, inner):
-        return True
+def _long_rows_pass(problem: Problem, machine: Machine, inner: Axis) -> bool:
+    """Rows of results that end within lines may go past the cache, for the whole lines that they have. Of shorter ones
+    half a line stored past the cache costs more than whole ones in it: softmax of 64x1000x196, dim 1, 5.2 ms for 3.9 on
+    a Zen 4."""
     if inner.size < _LONG_ROW or ITEMSIZE[problem.result_dtype] < 4:
         return False
     if problem.op not in GRADIENTS:
@@ -276,9 +274,9 @@ def _joins_rows(problem: Problem, inner: Axis) -> bool:
     return joins and many and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
 
 
-def _tile_bytes(problem: Problem, machine: Machine, inner: Axis) -> int:
-    """Across a tile of an inner axis that is longer than one."""
-    if problem.op in ELEMENTWISE and not _rows_are_lines(problem, inner):
+def _tile_bytes(problem: Problem, machine: Machine, *, lines: bool) -> int:
+    """Across a tile of an inner axis that is longer than one; lines: rows of its results are."""
+    if problem.op in ELEMENTWISE and not lines:
         return _TILE_BYTES
     if machine.vector_bytes <= _NARROW_VECTOR_BYTES:
         four_fit = 4 * problem.length * _TILE_BYTES <= machine.l2_bytes
@@ -432,22 +430,23 @@ def _plan_tiles(
         chosen = "packed" if _can_pack(problem, inner) else "strided"
     outer_size = math.prod(axis.size for axis in outer)
     enough = _ROWS_PER_THREAD * machine.cores  # tiles, for all threads to have work
-    in_lines = chosen == "packed" or _in_lines(problem, machine, inner)
+    lines = chosen == "packed" or _rows_are_lines(problem, inner)
+    long_rows = not lines and _long_rows_pass(problem, machine, inner)
     widest = _MOST_TILE_VECTORS * lanes
     most_whole = min(_TILE_BYTES // compute, widest)
     most = widest if outer_size >= enough else most_whole
-    # Rows of results that are not lines are joined rather than cut, if they fit a tile; long ones of gradients are not.
-    share_lines = not in_lines or (problem.op not in GRADIENTS and not _rows_are_lines(problem, inner))
-    joined = chosen != "packed" and share_lines and _joins_rows(problem, inner) and inner.size <= most
-    joined = joined and outer_size >= machine.cores and _fits_cache(problem, machine, inner.size)
-    past_cache = (in_lines or joined) and _nontemporal(problem, why)
+    # Rows that are not lines are joined rather than cut, if they fit a tile; long ones of gradients are not.
+    joined = not lines and not (long_rows and problem.op in GRADIENTS) and _joins_rows(problem, inner)
+    joined = joined and inner.size <= most and outer_size >= machine.cores
+    joined = joined and _fits_cache(problem, machine, inner.size)
+    past_cache = (lines or long_rows or joined) and _nontemporal(problem, why)
     if chosen == "packed":
         why(f"{inner.size} rows lie interleaved: {lanes // math.gcd(lanes, inner.size)} steps fill whole vectors")
         tile = inner.size
     else:
         # Equal tiles: a narrow last one would cost as much as a full one. Past the cache they are whole lines.
         whole = inner.size <= most_whole or (joined and past_cache)
-        count = 1 if whole else -(-inner.size // min(_tile_bytes(problem, machine, inner) // compute, widest))
+        count = 1 if whole else -(-inner.size // min(_tile_bytes(problem, machine, lines=lines) // compute, widest))
         step = max(lanes, _CACHE_LINE // ITEMSIZE[problem.result_dtype]) if past_cache else lanes
         tile = min(-(-inner.size // (count * step)) * step, inner.size)
         tile = _tile_that_waits(problem, machine, tile, step)
