@@ -3,6 +3,7 @@ test_gradients_on_gpu.py; here it is rows from one to more than the chip holds a
 
 import pytest
 from test_gradients_on_gpu import FORWARD, SUMS, check
+from test_on_gpu import replay_beside_each_other
 
 from onepass import _engine, gradients
 from onepass.call_gradients import checked
@@ -137,13 +138,7 @@ def test_graphs_replayed_on_two_streams(torch):
         with torch.cuda.graph(graph):
             results.append((gradients.softmax_backward(dy, y), gradients.log_softmax_backward(dy, y)))
         graphs.append(graph)
-    streams = [torch.cuda.Stream() for _ in graphs]
-    torch.cuda.synchronize()
-    for _ in range(50):
-        for graph, stream in zip(graphs, streams, strict=True):
-            with torch.cuda.stream(stream):
-                graph.replay()
-    torch.cuda.synchronize()
+    replay_beside_each_other(torch, graphs, 50)
     for (dx, of_log), right, (dy, y) in zip(results, expected, given, strict=True):
         assert torch.equal(dx, right)
         assert torch.equal(of_log, gradients.log_softmax_backward(dy, y))

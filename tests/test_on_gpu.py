@@ -62,6 +62,19 @@ def cupy():
     return pytest.importorskip("cupy")
 
 
+def replay_beside_each_other(torch, graphs, times, beside=lambda: None):
+    """Each graph on a stream of its own, so many times, with what is done beside them. Returns the last of that."""
+    streams = [torch.cuda.Stream() for _ in graphs]
+    torch.cuda.synchronize()
+    for _ in range(times):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        result = beside()
+    torch.cuda.synchronize()
+    return result
+
+
 def to_gpu(array):
     return to_torch(array).cuda()
 

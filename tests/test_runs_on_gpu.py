@@ -5,7 +5,7 @@ import pytest
 from helpers import FLOORS, LIMITS, random_array
 from test_gradient_teams_on_gpu import inputs_of
 from test_gradients_on_gpu import SUMS, check
-from test_on_gpu import to_gpu, to_host
+from test_on_gpu import replay_beside_each_other, to_gpu, to_host
 from ulp import max_ulp
 
 import onepass
@@ -95,13 +95,7 @@ def test_graphs_replayed_on_two_streams(torch):
         with torch.cuda.graph(graph):
             results.append(onepass.softmax(x, dim=1))
         graphs.append(graph)
-    streams = [torch.cuda.Stream() for _ in graphs]
-    torch.cuda.synchronize()
-    for _ in range(50):
-        for graph, stream in zip(graphs, streams, strict=True):
-            with torch.cuda.stream(stream):
-                graph.replay()
-    torch.cuda.synchronize()
+    replay_beside_each_other(torch, graphs, 50)
     for y, right in zip(results, expected, strict=True):
         assert torch.equal(y, right)
 

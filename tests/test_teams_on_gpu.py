@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from helpers import DTYPES, FLOORS, LIMITS, random_array
-from test_on_gpu import to_gpu, to_host
+from test_on_gpu import replay_beside_each_other, to_gpu, to_host
 from ulp import max_ulp
 
 import onepass
@@ -192,14 +192,7 @@ def test_graphs_captured_on_one_stream_replayed_on_two(torch, shape):
             total = onepass.sum(y)
         graphs.append(graph)
         ys.append((y, total))
-    streams = [torch.cuda.Stream() for _ in graphs]
-    torch.cuda.synchronize()
-    for _ in range(100):
-        for graph, stream in zip(graphs, streams, strict=True):
-            with torch.cuda.stream(stream):
-                graph.replay()
-        eager = onepass.softmax(xs[0])
-    torch.cuda.synchronize()
+    eager = replay_beside_each_other(torch, graphs, 100, lambda: onepass.softmax(xs[0]))
     assert torch.equal(eager, expected[0])
     for (y, total), right in zip(ys, expected, strict=True):
         assert torch.equal(y, right)
