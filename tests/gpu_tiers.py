@@ -29,6 +29,16 @@ def launches():
         for length in (3, 33, 130):
             odd = Layout((1001, length), past=(1, 2))
             cases.append(launch("warp_smem", op, odd, *dtypes, algorithm="warp_smem"))
+    for shape in ((1001, 20, 3), (1001, 32, 2), (90, 48, 49)):
+        for op, dtype in (
+            ("softmax", "float32"),
+            ("log_softmax", "bfloat16"),
+            ("logsumexp", "bfloat16"),
+            ("sum", "float32"),
+        ):
+            for past in ((0, 0), (1, 2)):
+                slabs = Layout(shape, 1, past=past)
+                cases.append(launch("slabs", op, slabs, dtype, algorithm="warp_smem"))
     for shape in ((3, 21, 1001), (3, 300, 49), (700, 33), (3, 100, 5)):
         for op in ("logsumexp", "sum"):
             cases.append(launch("columns", op, Layout(shape, len(shape) - 2), "bfloat16"))
@@ -122,6 +132,8 @@ def gradients():
         case = gradient_cases.launch("columns", "log_softmax_backward", layout, algorithm=algorithm, tuning=tuning)
         cases.append(case)
     for algorithm, shape, tuning in (
+        ("warp_smem", (1001, 20, 3), Tuning()),
+        ("warp_smem", (90, 48, 49), Tuning()),
         ("strided", (3, 300, 50), Tuning(clustered=True, blocks=1)),
         ("strided_split", (3, 700, 40), Tuning(clustered=True, blocks=3)),
         ("strided_split", (3, 2500, 36), Tuning(clustered=True)),
@@ -131,7 +143,7 @@ def gradients():
     ):
         layout = gradient_cases.Layout(shape, 1)
         for op, dtype in (("softmax_backward", "float32"), ("log_softmax_backward", "bfloat16")):
-            cases.append(gradient_cases.launch("tiles in registers", op, layout, dtype, algorithm, tuning=tuning))
+            cases.append(gradient_cases.launch("tiles and slabs", op, layout, dtype, algorithm, tuning=tuning))
     return cases
 
 

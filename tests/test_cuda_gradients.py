@@ -96,6 +96,14 @@ for lanes in (1, 2, 8, 32):
             layout = Layout((150, length), saved=Place(past=2), dy=Place(past=4), dx=Place(past=2))
             for op in SUMS:
                 add(("shapes",), name, op, layout, dtype, algorithm="warp_smem", tuning=tuning)
+# Slabs, as in test_cuda_kernels.py.
+for shape in ((70, 20, 3), (90, 8, 5), (23, 37, 2), (31, 32, 6), (11, 20, 33), (3, 50, 49)):
+    for op, dtypes in ((SUMS[0], "float32"), (SUMS[0], "float16"), (SUMS[1], "bfloat16"), (SUMS[1], "float64")):
+        add(("slabs",), f"slabs of {shape}", op, Layout(shape, 1), dtypes, algorithm="warp_smem")
+    odd = Layout(shape, 1, saved=Place(past=2), dy=Place(past=4), dx=Place(past=3))
+    add(("slabs",), f"slabs of {shape}, off boundaries", SUMS[0], odd, "float16", algorithm="warp_smem")
+for dtypes in MIXED:
+    add(("slabs",), "mixed slabs", SUMS[0], Layout((31, 32, 6), 1), dtypes, algorithm="warp_smem")
 for pack in (1, 2, 4, 8):
     for padded in (None, True):
         tuning = Tuning(pack=pack, padded=padded)
@@ -181,7 +189,7 @@ def test_every_layout(machine, name, op, dtype):
     check(machine, LAUNCHES[name, op, dtype])
 
 
-@pytest.mark.parametrize("group", ["shapes", "drawn"])
+@pytest.mark.parametrize("group", ["shapes", "slabs", "drawn"])
 def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
 

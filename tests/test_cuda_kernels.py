@@ -97,6 +97,29 @@ for lanes in (1, 2, 4, 8, 16, 32):
             for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
                 layout = Layout((150, length), past=past)
                 add(("chunks",), f"{op}, {name}", op, layout, dtype, algorithm="warp_smem", tuning=tuning)
+# Slabs: rows whose elements take turns, for a warp and for a block; the last of them not as many, or not on accesses.
+SLABS = {
+    "a column to a lane": ((70, 20, 3), Tuning()),
+    "several rows of a lane": ((90, 8, 5), Tuning(rows=4)),
+    "lanes share a column": ((23, 48, 2), Tuning(lanes=4)),
+    "a lane without a step": ((23, 37, 3), Tuning(lanes=2)),
+    "further apart in shared memory": ((31, 32, 6), Tuning()),
+    "a block brings several": ((11, 20, 33), Tuning()),
+    "a block brings one": ((3, 100, 49), Tuning()),
+    "a step each": ((50, 1, 7), Tuning()),
+}
+for why, (shape, tuning) in SLABS.items():
+    slabs = Layout(shape, 1)
+    for dtype in DTYPES:
+        add(("slabs",), f"softmax, {why}", "softmax", slabs, dtype, algorithm="warp_smem", tuning=tuning)
+    for op, dtype in (("log_softmax", "bfloat16"), ("logsumexp", "float32"), ("sum", "bfloat16"), ("amax", "float64")):
+        add(("slabs",), f"{op}, {why}", op, slabs, dtype, algorithm="warp_smem", tuning=tuning)
+    for past in ((1, 1), (3, 2), None):
+        odd = Layout(shape, 1, past=past)
+        add(("slabs",), f"{why}, {past}", "softmax", odd, "float16", algorithm="warp_smem", tuning=tuning)
+for dtype, result_dtype in MIXED:
+    for shape in ((31, 32, 6), (11, 20, 33)):
+        add(("slabs",), f"mixed, {shape}", "softmax", Layout(shape, 1), dtype, result_dtype, "warp_smem")
 for pack in (1, 2, 4, 8):
     for padded in (None, True):
         tuning = Tuning(pack=pack, padded=padded)
@@ -187,6 +210,9 @@ for algorithm, length in FUNCTOR_CASES:
         layout = Layout((length, 6), view=lambda x: x.T) if algorithm == "strided" else Layout((6, length))
         for functors in FUNCTORS:
             add(("functors", algorithm), f"{op} {functors}", op, layout, algorithm=algorithm, sigma=1, **functors)
+            if algorithm == "warp_smem":
+                slabs = Layout((2, 40, 3), 1)
+                add(("functors", "slabs"), f"{op} {functors}", op, slabs, algorithm=algorithm, sigma=1, **functors)
 
 
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
@@ -212,7 +238,7 @@ def test_every_layout(machine, algorithm, op, dtype):
     check(machine, LAUNCHES[algorithm, op, dtype])
 
 
-@pytest.mark.parametrize("group", ["lanes", "chunks", "packs", "drawn", "held", "walked"])
+@pytest.mark.parametrize("group", ["lanes", "chunks", "slabs", "packs", "drawn", "held", "walked"])
 def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
 
@@ -265,7 +291,7 @@ def test_special_values(machine, algorithm):
             assert error <= limit(case), (case.name, row, got, expected)
 
 
-@pytest.mark.parametrize("algorithm", [*LENGTHS, "strided"])
+@pytest.mark.parametrize("algorithm", [*LENGTHS, "slabs", "strided"])
 def test_functors(machine, algorithm):
     """Scaled on the way in; squared on the way in and shifted on the way out, by text; masked, one row altogether."""
     for case in LAUNCHES["functors", algorithm]:

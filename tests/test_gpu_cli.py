@@ -100,6 +100,7 @@ EXPLAINED = {
     "100000x100 --op log_softmax": ("warp", "8 lanes per row, 4 x packs of 4", "in registers"),
     "50000x150 --op sum --dtype bfloat16": ("warp_smem", "4 lanes share each of them", "packs of 2"),
     "1024x1000x3 --dim 1": ("strided", "tiles of 4 rows, 4 x 32 threads", "read once"),
+    "474412x48x3 --dim 1": ("warp_smem", "a warp brings those of 5 such pieces", "2 lanes per row, 24 x one element"),
     "8x21x513x513 --dim 1 --op sum": ("strided", "tiles of 128 rows, 128 x 1 threads", "one element"),
     "10000x1001 --dim 0 --op sum": ("strided_split", "8 blocks share a tile", "1 reads"),
     "65536x64 --dim 0 --op logsumexp": ("strided_split", "share a tile of 65536 steps", "in registers: read once"),

@@ -82,7 +82,7 @@ CUTS = [
     ("softmax", (100, 200, 3000), 1, "float32", "strided", {"packs": 7, "threads": 256}, "no more where written"),
     ("softmax", (24, 394, 6655), 1, "bfloat16", "strided_split", {"packs": 25, "cluster": 2}, "half as many steps"),
     ("sum", (13593, 19, 2), 1, "float32", "strided", {"across": 32, "threads": 64}, "short pairs, side by side"),
-    ("sum", (13593, 40, 2), 1, "float32", "strided", {"across": 1}, "pairs that fill a warp"),
+    ("sum", (11000, 40, 2), 1, "float32", "strided", {"across": 1}, "pairs that fill a warp"),
     (
         "softmax",
         (256, 500, 49),
@@ -235,6 +235,95 @@ def test_runs_of_memory(op, shape, dtype, blocks, why):
     assert ("interleaved" in planned(addresses=None).kernel) != written
     if op not in GRADIENTS:
         assert "interleaved" not in planned(load=Functor("onepass::cuda::Scaled", (0.5,))).kernel
+
+
+# (operation, shape, dtype, team or None where tiles are better): the reason.
+SLABS = [
+    ("softmax", (474412, 48, 3), "float32", 32, "short, few neighbours"),
+    ("softmax", (7000, 48, 3), "float32", 32, "not so many of them"),
+    ("softmax", (6000, 48, 3), "float32", None, "too few of them"),
+    ("softmax", (100000, 6, 3), "float32", None, "too few of very short ones"),
+    ("softmax", (300000, 6, 3), "float32", 32, "enough of those"),
+    ("softmax", (3000, 20, 20), "float32", None, "too few of more neighbours"),
+    ("softmax", (7133, 48, 49), "bfloat16", 128, "a block for as many as a warp has no room for"),
+    ("softmax", (6000, 48, 150), "float32", None, "more neighbours than that"),
+    ("softmax", (100000, 77, 4), "float32", None, "longer: tiles do well where packs go"),
+    ("softmax", (5000, 350, 10), "float32", 256, "but not where packs are narrow, and a tile wider"),
+    ("softmax", (2000, 350, 12), "float32", None, "packs that are whole accesses"),
+    ("softmax", (3424, 100, 49), "bfloat16", 256, "an odd number, longer"),
+    ("softmax", (1712, 200, 49), "float32", 512, "the largest team"),
+    ("softmax", (1712, 200, 49), "bfloat16", None, "which does not pay for 16 bits"),
+    ("log_softmax", (1712, 200, 49), "float32", None, "nor for logarithms"),
+    ("softmax", (4000, 1500, 3), "float32", None, "longer than 32 lanes hold"),
+    ("log_softmax", (100000, 20, 8), "bfloat16", 32, "logarithms, few neighbours"),
+    ("log_softmax", (20000, 20, 25), "bfloat16", None, "logarithms of 16 bits, more of them"),
+    ("log_softmax", (20000, 20, 25), "float32", 32, "logarithms of 32 bits"),
+    ("softmax_backward", (300000, 20, 3), "bfloat16", 32, "a gradient"),
+    ("softmax_backward", (20000, 20, 25), "bfloat16", None, "a gradient of 16 bits, more neighbours"),
+    ("softmax_backward", (20000, 48, 16), "float32", None, "a gradient, more of them and whole accesses"),
+    ("softmax_backward", (20000, 48, 18), "float32", 128, "a gradient, more of them and no whole accesses"),
+    ("softmax_backward", (3424, 100, 49), "float32", 256, "a gradient, longer"),
+    ("log_softmax_backward", (50000, 100, 3), "bfloat16", 32, "a gradient of 16 bits, longer"),
+    ("log_softmax_backward", (20000, 300, 3), "bfloat16", None, "and longer still"),
+    ("softmax_backward", (80000, 100, 4), "bfloat16", 32, "a gradient, neighbours of 8 bytes"),
+    ("softmax_backward", (40000, 200, 2), "bfloat16", None, "and longer"),
+    ("softmax_backward", (40000, 150, 2), "float32", None, "and longer, of 32 bits"),
+    ("sum", (170000, 48, 2), "float32", 32, "read once"),
+    ("sum", (170000, 48, 7), "float32", None, "read once, more neighbours"),
+    ("sum", (170000, 48, 7), "bfloat16", 32, "more of 16 bits"),
+    ("sum", (40000, 48, 17), "bfloat16", None, "even more of 16 bits"),
+    ("sum", (400000, 20, 2), "float32", 32, "read once, short, few neighbours"),
+    ("sum", (400000, 20, 5), "float32", None, "read once, short"),
+    ("sum", (400000, 10, 2), "float32", None, "read once, shorter"),
+    ("sum", (4000, 2000, 2), "float32", None, "read once, long"),
+    ("sum", (170000, 48, 2), "float64", None, "doubles, read once"),
+    ("logsumexp", (56000, 100, 3), "float32", 32, "logarithms of sums"),
+    ("logsumexp", (56000, 100, 4), "float32", None, "of four neighbours"),
+    ("logsumexp", (100000, 48, 3), "bfloat16", None, "of short ones"),
+    ("logsumexp", (8000, 500, 3), "bfloat16", None, "of long ones"),
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype", "team", "why"), SLABS, ids=[case[-1] for case in SLABS])
+def test_slabs(op, shape, dtype, team, why):
+    """Short rows whose elements take turns come together by way of shared memory; how many threads bring them."""
+
+    def planned(**options):
+        second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
+        problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
+        return make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4, **options)
+
+    plan = planned()
+    assert (plan.algorithm == "warp_smem") == (team is not None), plan
+    assert plan.reads == 1 or team is None
+    assert dict(plan.shape).get("team") == team
+    assert planned(tuning=Tuning(staged=True)).algorithm != "warp_smem", "tiles, when they are tuned"
+
+
+def test_slabs_lie_apart_where_lanes_would_meet_at_banks():
+    def apart(shape, addresses, dtype="float32", result="float32"):
+        problem = make_problem("softmax", dtype, shape, (1,), result_dtype=result)
+        plan = make_cuda_plan(problem, by_name("h200"), "warp_smem", addresses=addresses)
+        return dict(plan.shape)["apart"] == "true"
+
+    assert apart((1000, 32, 2), (0, 0))
+    assert not apart((1000, 33, 3), (0, 0)), "396 bytes"
+    assert not apart((1000, 32, 2), (4, 0)), "off the boundaries of accesses"
+    assert not apart((1000, 32, 2), None), "nobody knows"
+    assert not apart((1000, 6, 2), (0, 0), "float32", "bfloat16"), "results of 24 bytes"
+    assert apart((1000, 8, 2), (0, 0), "float32", "bfloat16"), "results of 32 bytes"
+
+
+@pytest.mark.parametrize(
+    ("strides", "result_strides"),
+    [((60, 3, 1), (3, 3000, 1)), ((61, 3, 1), None), ((60, 6, 2), None)],
+    ids=["the result lies another way", "something between slabs", "every second element"],
+)
+def test_what_is_no_slab(strides, result_strides):
+    shape = (1000, 20, 3)
+    problem = make_problem("softmax", "float32", shape, (1,), strides=strides, result_strides=result_strides)
+    with pytest.raises(ValueError, match="neither follow each other in memory nor take turns"):
+        make_cuda_plan(problem, by_name("h200"), "warp_smem", addresses=(0, 0))
 
 
 @pytest.mark.parametrize("algorithm", [None, "strided_split"])

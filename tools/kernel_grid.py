@@ -127,6 +127,25 @@ def short_row_problems() -> Iterator[tuple]:
             yield op, dtype, result, (1 << 20, 40), 1, "warp_smem", UNKNOWN
 
 
+def slab_problems() -> Iterator[tuple]:
+    """Short rows whose elements take turns: for a warp and for a block, few and many registers."""
+    shapes = ((1 << 18, 8, 3), (1 << 18, 48, 2), (1 << 16, 40, 33), (1 << 14, 60, 49), (1 << 14, 600, 3))
+    for shape in shapes:
+        for dtype in ("float32", "bfloat16", "float64"):
+            for op in (
+                "softmax",
+                "log_softmax",
+                "logsumexp",
+                "sum",
+                "amax",
+                "softmax_backward",
+                "log_softmax_backward",
+            ):
+                yield op, dtype, dtype, shape, 1, "warp_smem", KNOWN
+        for dtype, result in (("bfloat16", "float32"), ("float32", "float16")):
+            yield "softmax", dtype, result, shape, 1, "warp_smem", UNKNOWN
+
+
 def column_problems() -> Iterator[tuple]:
     """Columns: those that are read once, and two reduced axes that do not lie together."""
     for op in ("logsumexp", "sum"):
@@ -259,6 +278,7 @@ PARTS = (
     claimed_problems,
     other_operations,
     short_row_problems,
+    slab_problems,
     column_problems,
     few_reduced_problems,
     conversion_problems,

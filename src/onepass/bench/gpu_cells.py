@@ -213,6 +213,22 @@ _RUNS = (
     ("log_softmax_backward", (2, 861971, 40), "bfloat16", "a run that L2 does not hold"),
 )
 
+# Short rows of which a few take turns, and many such: along dim 1.
+_SLABS = (
+    ("softmax", (200000, 48, 2), "float32", "two neighbours"),
+    ("softmax", (474412, 48, 3), "float32", "three neighbours"),
+    ("softmax", (170000, 20, 5), "bfloat16", "five neighbours, 16 bits"),
+    ("softmax", (12000, 200, 7), "float32", "steps of an odd number of heads"),
+    ("softmax", (3424, 100, 49), "float32", "a patch of 7 x 7"),
+    ("log_softmax", (100000, 20, 8), "bfloat16", "steps of eight heads"),
+    ("log_softmax", (3424, 48, 49), "float32", "a patch of 7 x 7"),
+    ("logsumexp", (56000, 100, 3), "bfloat16", "read once"),
+    ("sum", (170000, 48, 2), "float32", "a plain reduction"),
+    ("softmax_backward", (170000, 20, 5), "float32", "a gradient"),
+    ("softmax_backward", (100000, 77, 2), "bfloat16", "a gradient, two neighbours of 16 bits"),
+    ("log_softmax_backward", (116508, 48, 3), "bfloat16", "a gradient, 16 bits"),
+)
+
 
 def _everyday() -> list[GpuCell]:
     cells = []
@@ -222,7 +238,9 @@ def _everyday() -> list[GpuCell]:
             cells += [GpuCell("short", op, shape, why, dtype=dtype) for op in ops]
         for shape, (dim, why) in _TILES.items():
             cells += [GpuCell("tiles", op, shape, why, dim, dtype) for op in ("softmax", "logsumexp", "sum")]
-    return cells + [GpuCell("runs", op, shape, why, 1, dtype, peers=()) for op, shape, dtype, why in _RUNS]
+    for group, of_group in (("runs", _RUNS), ("slabs", _SLABS)):
+        cells += [GpuCell(group, op, shape, why, 1, dtype, peers=()) for op, shape, dtype, why in of_group]
+    return cells
 
 
 def _plane() -> list[GpuCell]:

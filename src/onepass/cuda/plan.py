@@ -7,6 +7,7 @@ from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, alignment_of, build, edge_packs
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
+from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
 from .plan_warp_smem import many_short_rows, plan_short_rows
@@ -96,6 +97,9 @@ def make_cuda_plan(
     if problem.op in GRADIENTS:
         return plan_gradient(choice)
     if not _rows_lie_together(choice):
+        slabs = plan_slabs(choice)
+        if slabs is not None:
+            return slabs
         if algorithm not in (None, "strided", "strided_split"):
             raise choice.refuse("the elements of a row do not lie side by side in input and result")
         return plan_strided(choice)

@@ -7,6 +7,7 @@ from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build, edge_pack
 from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
+from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
 from .plan_warp_smem import plan_short_rows
 from .rounding import ceil_power
@@ -41,6 +42,9 @@ def plan_gradient(choice: Choice) -> CudaPlan:
     if algorithm is not None and algorithm not in _ALGORITHMS:
         raise choice.refuse(f"a gradient needs one sum of a row and no running maximum: {', '.join(_ALGORITHMS)}")
     together = _rows_lie_together(choice)
+    slabs = None if together else plan_slabs(choice)
+    if slabs is not None:
+        return slabs
     if not together and algorithm not in (None, *_BY_TILES):
         raise choice.refuse("the elements of a row do not lie side by side in the result, and in what was saved")
     if not together or algorithm in _BY_TILES:

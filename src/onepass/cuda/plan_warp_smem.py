@@ -1,18 +1,24 @@
-"""The plans for short rows that start anywhere: they come to the registers of a few lanes by way of shared memory."""
+"""The plans for short rows that start anywhere: they come to the registers of a few lanes by way of shared memory.
+plan_slabs.py has those whose elements take turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..problem import GRADIENTS, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, build
 from .rounding import ceil_div, ceil_power
 from .thresholds import (
     ACCESS_BYTES,
+    BUSY_SLAB_GROUPS,
+    FEWEST_BUSY_SLAB_GROUPS,
     FORCED_WARP_REGISTERS,
+    LARGEST_SLAB_TEAM,
     MOST_WARP_SMEM,
     MOST_WARP_SMEM_ROWS,
     NARROW_LENGTH,
+    SLAB_TEAMS,
     WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR,
     WARP_SMEM_BYTES,
     WARP_SMEM_HELD,
@@ -34,7 +40,7 @@ def plan_short_rows(choice: Choice, whole_pack: Callable[[Choice], int]) -> Cuda
     if not asked and choice.algorithm is not None:
         return None
     pack = whole_pack(choice)
-    return _plan(choice, pack) if asked or _pays(choice, pack) else None
+    return plan_cut(choice, pack) if asked or _pays(choice, pack) else None
 
 
 def many_short_rows(choice: Choice) -> bool:
@@ -64,10 +70,7 @@ def _along(choice: Choice) -> Axis:
 
 def _pays(choice: Choice, pack: int) -> bool:
     """Whether rows that are whole packs of so many elements, no more, are better off that way."""
-    problem, sizes = choice.problem, [choice.x_size]
-    sizes += [choice.y_size] if choice.elementwise else []
-    sizes += [choice.y_size, choice.z_size] if problem.op in GRADIENTS else []
-    narrowest = min(sizes)
+    problem, narrowest = choice.problem, narrowest_size(choice)
     if not many_short_rows(choice) or not choice.device.copies_go_on:
         return False
     if pack * narrowest == ACCESS_BYTES:
@@ -78,51 +81,124 @@ def _pays(choice: Choice, pack: int) -> bool:
     return problem.length <= most[pack.bit_length() - 1]
 
 
-def _plan(choice: Choice, pack: int) -> CudaPlan:
-    """`pack`: elements per access to shared memory, of rows that are whole ones."""
+def narrowest_size(choice: Choice) -> int:
+    """Bytes of an element of the narrowest array of rows."""
+    sizes = [choice.x_size]
+    sizes += [choice.y_size] if choice.elementwise else []
+    sizes += [choice.z_size] if choice.problem.op in GRADIENTS else []
+    return min(sizes)
+
+
+class ShortCut(NamedTuple):
+    lanes: int  # of a row
+    per_lane: int  # packs
+    rows: int  # of a lane at a time
+    team: int  # threads that bring slabs together
+    slabs: int  # of a team
+    threads: int  # of a block
+    held: int  # registers
+
+
+def most_held_of(choice: Choice) -> int:
+    """Registers of a lane, for elements."""
+    return WARP_SMEM_HELD_OF_BOTH if choice.problem.op in GRADIENTS else WARP_SMEM_HELD
+
+
+def cut_short_rows(choice: Choice, pack: int, columns: int) -> ShortCut:
     problem, tuning = choice.problem, choice.tuning
-    gradient, plain = problem.op in GRADIENTS, problem.op in REDUCTIONS
+    plain = problem.op in REDUCTIONS
     per_element = choice.registers_per_element * choice.kept_arrays
     threads = tuning.threads or WARP_THREADS
     packs = max(1, problem.length // pack)
-    most_held = WARP_SMEM_HELD_OF_BOTH if gradient else WARP_SMEM_HELD
+    most_held = most_held_of(choice)
     of_a_lane = WARP_SMEM_REDUCED if plain else most_held
     lanes = tuning.lanes or min(32, ceil_power(ceil_div(packs * pack * per_element, of_a_lane)))
     per_lane = ceil_div(packs, lanes)
     held = per_lane * pack * per_element
-    groups = threads // lanes
-    sizes = [max(choice.x_size, choice.y_size) if choice.elementwise else choice.x_size]
-    if gradient:
-        sizes = [max(choice.z_size, choice.y_size), choice.x_size]
-    row_bytes = problem.length * sizes[0]
+    row_bytes = problem.length * _room_sizes(choice)[0]
     rows = tuning.rows or 1
     if tuning.rows is None and choice.registers_per_element == 1:
         while (
             rows < MOST_WARP_SMEM_ROWS
             and 2 * rows * held <= most_held
             and rows * (32 // lanes) * row_bytes < WARP_SMEM_BYTES
-            and problem.rows >= 2 * rows * groups * WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+            and problem.rows
+            >= 2 * rows * (threads // lanes) * WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
         ):
             rows *= 2
-    if rows * held > 2 * FORCED_WARP_REGISTERS and not plain:
-        most = 2 * FORCED_WARP_REGISTERS * lanes // rows // per_element
-        raise choice.refuse(f"{lanes} lanes hold at most {most} elements of a row")
-    # chunk.h's Chunk::bytes
-    elements = rows * (32 // lanes) * problem.length
-    chunk = sum((elements * size + 2 * ACCESS_BYTES - 1) // ACCESS_BYTES * ACCESS_BYTES for size in sizes)
-    if threads // 32 * chunk > choice.device.shared_per_block:
-        raise choice.refuse(f"{threads // 32} warps have no room for {rows * (32 // lanes)} rows each in shared memory")
-    shape: dict[str, int | str | bool] = {"threads": threads, "lanes": lanes}
-    if not plain:
-        shape["packs"] = per_lane
-    shape |= {"rows": rows, "pack": pack}
-    if not plain:
-        shape["padded"] = per_lane * lanes * pack != problem.length
-    lane = "a lane has" if lanes == 1 else f"{lanes} lanes share"
-    choice.why.append(
-        f"rows start off the boundaries of accesses: a warp brings {rows * (32 // lanes)} of them as one piece, and "
-        f"{lane} each of them"
+    team = 32 if columns == 1 else _team(rows / lanes, columns)
+    if team > 32:
+        threads = team  # they meet at the barrier of their block
+    return ShortCut(lanes, per_lane, rows, team, team * rows // lanes // columns, threads, rows * held)
+
+
+def _team(rows: float, columns: int) -> int:
+    """Threads that bring slabs together, each of which handles so many rows: as few as have little left over."""
+
+    def busy(team: int) -> float:
+        return team * rows // columns * columns / (team * rows)
+
+    best = next((team for team in SLAB_TEAMS if busy(team) >= BUSY_SLAB_GROUPS), max(SLAB_TEAMS, key=busy))
+    return best if busy(best) >= FEWEST_BUSY_SLAB_GROUPS else LARGEST_SLAB_TEAM
+
+
+def _room_sizes(choice: Choice) -> list[int]:
+    """Bytes of an element of each array that has room in shared memory."""
+    if choice.problem.op in GRADIENTS:
+        return [max(choice.z_size, choice.y_size), choice.x_size]
+    return [max(choice.x_size, choice.y_size) if choice.elementwise else choice.x_size]
+
+
+def _fits(choice: Choice, cut: ShortCut) -> bool:
+    """Whether registers hold a lane's rows."""
+    return cut.held <= 2 * FORCED_WARP_REGISTERS or choice.problem.op in REDUCTIONS
+
+
+def plan_cut(choice: Choice, pack: int, columns: int = 1) -> CudaPlan:
+    """`pack`: elements per access to shared memory, of rows that are whole ones; `columns`: of a slab."""
+    problem, cut = choice.problem, cut_short_rows(choice, pack, columns)
+    gradient, plain = problem.op in GRADIENTS, problem.op in REDUCTIONS
+    if not _fits(choice, cut):
+        per_element = choice.registers_per_element * choice.kept_arrays
+        most = 2 * FORCED_WARP_REGISTERS * cut.lanes // cut.rows // per_element
+        raise choice.refuse(f"{cut.lanes} lanes hold at most {most} elements of a row")
+    if cut.slabs == 0:
+        groups = cut.team * cut.rows // cut.lanes
+        raise choice.refuse(f"{cut.team} threads have room for {groups} of the {columns} rows that take turns")
+    apart = columns > 1 and _lie_apart(choice, cut, columns)
+    # chunk.h's TeamSlabs::bytes
+    chunk = sum(
+        (cut.slabs * (problem.length * columns * size + apart * ACCESS_BYTES) + 2 * ACCESS_BYTES - 1)
+        // ACCESS_BYTES
+        * ACCESS_BYTES
+        for size in _room_sizes(choice)
     )
+    shared_bytes = cut.threads // cut.team * chunk
+    if shared_bytes > choice.device.shared_per_block:
+        many = f"{cut.threads // cut.team} x {cut.team} threads"
+        raise choice.refuse(f"{many} have no room for {cut.slabs * columns} rows each in shared memory")
+    shape: dict[str, int | str | bool] = {"threads": cut.threads, "lanes": cut.lanes}
+    if not plain:
+        shape["packs"] = cut.per_lane
+    shape |= {"rows": cut.rows, "pack": pack}
+    if not plain:
+        shape["padded"] = cut.per_lane * cut.lanes * pack != problem.length
+    lane = "a lane has" if cut.lanes == 1 else f"{cut.lanes} lanes share"
+    axes = choice.kept_axes
+    if columns == 1:
+        choice.why.append(
+            f"rows start off the boundaries of accesses: a warp brings {cut.slabs} of them as one piece, and "
+            f"{lane} each of them"
+        )
+    else:
+        shape |= {"columns": columns, "team": cut.team, "apart": apart}
+        bring = "a warp brings" if cut.team == 32 else f"{cut.team} threads bring"
+        choice.why.append(
+            f"{columns} short rows at a time take turns in memory: {bring} those of {cut.slabs} such pieces, and "
+            f"{lane} each of them"
+        )
+        column = problem.outer[1]
+        axes = (Axis(problem.rows, column.x_stride, column.y_stride, column.z_stride),)
     name = "gradient_warp_smem" if gradient else "warp_smem"
     return build(
         choice,
@@ -131,11 +207,23 @@ def _plan(choice: Choice, pack: int) -> CudaPlan:
         f"{name}_reduce" if plain else name,
         "WarpSmemReduce" if plain else "WarpSmem",
         shape,
-        threads=threads,
-        shared_bytes=threads // 32 * chunk,
-        units=problem.rows,
-        units_per_block=groups * rows,
-        axes=(*choice.kept_axes, _along(choice)) if gradient else choice.kept_axes,
+        threads=cut.threads,
+        shared_bytes=shared_bytes,
+        units=problem.rows // columns,
+        units_per_block=cut.threads // cut.team * cut.slabs,
+        axes=(*axes, _along(choice)) if gradient else axes,
         reads=1,
         waves=ONCE,
     )
+
+
+def _lie_apart(choice: Choice, cut: ShortCut, columns: int) -> bool:
+    """Whether slabs are to be an access further apart in shared memory: lanes that are at different ones would meet at
+    the same banks. Only where slabs are whole accesses, on their boundaries."""
+    places = [choice.x_past, choice.y_past if choice.elementwise else 0]
+    places += [choice.z_past] if choice.problem.op in GRADIENTS else []
+    aligned = all(place is not None and place % ACCESS_BYTES == 0 for place in places)
+    elements = choice.problem.length * columns
+    # With a slab of so many, chunk.h's division by multiplication is exact.
+    divisible = cut.slabs > 1 and cut.slabs * elements <= 1 << 16
+    return divisible and aligned and elements * narrowest_size(choice) % (2 * ACCESS_BYTES) == 0

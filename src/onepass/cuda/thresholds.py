@@ -88,6 +88,42 @@ WARP_SMEM_REDUCED = 64
 WARP_SMEM_BYTES = 2304
 MOST_WARP_SMEM_ROWS = 8
 WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR = 16
+# Slabs: short rows whose elements take turns, a few rows' at a time, against tiles of columns: 218 shapes of 6 to 1100
+# steps of 2 to 90 columns, each of 2, 16 and 40 million elements. H200, November 2026, dim 1, times as fast at 16
+# million and more: log_softmax of 24 steps, 2, 3, 5 and 7 columns of bfloat16 4.6, 4.0, 2.7 and 2.1.
+# Threads that bring slabs together: the fewest of which so many have a row, else of these the busiest, else the last.
+SLAB_TEAMS = (32, 64, 128, 256)
+LARGEST_SLAB_TEAM = 512
+BUSY_SLAB_GROUPS = 0.75
+FEWEST_BUSY_SLAB_GROUPS = 0.6
+MOST_SLAB_TEAM = 256  # the largest pays for softmax of float32: 1712x200x49 1.3, but log_softmax of 33 columns 0.7
+# Fewer elements are done sooner by tiles: a quarter of a million, softmax 0.98 times as fast, gradients 0.92 (H100).
+# Four times as many of other slabs than short ones of few columns: 2 million elements, softmax of bfloat16, 24 steps, 2
+# to 13 columns 1.4 to 2.9, but of 6 steps, 18 to 90 columns 0.73 to 0.90.
+SLAB_ELEMENTS_PER_MULTIPROCESSOR = 7000
+SHORTEST_SMALL_SLAB = 10
+# Of so many columns and more, of 16 bits and short, softmax still pays, but log_softmax is 0.73 to 1.20 times as fast,
+# gradients 0.75 to 1.26; gradients of float32 0.96 to 1.04 where columns are whole accesses (H100).
+MANY_SLAB_COLUMNS = 16
+# Of fewer steps a thread of tiles holds a whole column, and its neighbours' are far away; tiles of longer ones do well
+# where several elements go at a time: softmax of 77 steps, 2, 4, 6 and 8 columns 0.88 to 1.06, 7 columns 1.17, 31 1.20;
+# of 300 steps, 10 columns 1.19, bfloat16 1.47 (H100).
+LONG_SLAB = 64
+FEWEST_UNEVEN_COLUMNS = 10
+MOST_GRADIENT_SLAB_OF_HALVES = 200  # 3 to 13 columns of 77 to 150 steps 0.95 to 1.39, of 250 0.89 to 1.03
+# Gradients of 2 columns, or 4 of 16 bits, are worth it longer, by bytes of an element: bfloat16 of 150 steps 1.58 and
+# 1.15, of 250 1.00 and 0.83; float32 of 64 and 100 steps 1.25 and 1.05 (H100).
+NARROW_SLAB_BYTES = 8
+MOST_NARROW_SLAB = {2: 160, 4: 100}
+# What is read once: sums of 48 to 1100 steps, 2 to 13 columns of bfloat16 1.00 to 1.95, 18 and more 0.8 to 1.2; 2 to 6
+# of float32 0.98 to 1.63, more 0.93 to 1.16. Of 16 to 33 steps, 2 to 4 columns 0.97 to 1.48. logsumexp of 3, 5 and 7
+# columns, 60 to 150 steps, 0.99 to 1.52, other columns and steps 0.5 to 1.5, mostly below 1.
+REDUCED_SLABS = (48, 1100)
+MOST_REDUCED_SLAB = {2: 16, 4: 6}
+NARROW_REDUCED_SLAB = 4
+SHORTEST_NARROW_REDUCED_SLAB = 16
+LOGSUMEXP_SLABS = (60, 150)
+LOGSUMEXP_SLAB_COLUMNS = (3, 5, 7)
 # Rows longer than this are reduced by a block, shorter ones by a group of lanes: a warp then reads 8 packs a lane.
 WARP_REDUCE_PACKS = 32 * 8
 # Of more rows than this, longer ones too. Measured on an H200, sums of bfloat16, against the best block: 65536 rows of

@@ -1,9 +1,10 @@
 // Short rows that start anywhere: a row is handled by a group of 1..32 lanes of a warp and waits in their registers, as
 // in warp.h, but comes and goes by way of shared memory, with the rows beside it (chunk.h). So memory sees whole
 // accesses of rows whose width no access divides, and few lanes share a row, or none: 262144 rows of 33 float32 cost a
-// lane 33 elements, where 32 lanes of a warp, an element each, spend more on telling each other.
+// lane 33 elements, where 32 lanes of a warp, an element each, spend more on telling each other. The same of a few rows
+// whose elements take turns, a slab, wherever it begins; a block brings what is too large for a warp.
 //
-// x is read once, y written once; there is no barrier but a warp's own.
+// x is read once, y written once; there is no barrier but the team's own.
 #pragma once
 
 #include "chunk.h"
@@ -13,30 +14,28 @@
 
 namespace onepass::cuda {
 
+// Of doubles one block at least: told no number, ptxas spills some to make room for another.
 template <class Op, class In, class Out, WarpSmem kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads) warp_smem(const __grid_constant__ Job<1, Load, Store> job) {
+__global__ void __launch_bounds__(kShape.threads, kSame<Compute<In, Out>, double>)
+    warp_smem(const __grid_constant__ Job<1, Load, Store> job) {
     using Rows = Rows<Op, In, Out, 1, kShape.pack, Alignment::whole, Load, Store>;
     using C = typename Rows::C;
     using Wider = choose<(sizeof(In) > sizeof(Out)) || !Op::kElementwise, In, Out>;
+    using Slabs = TeamSlabs<kShape>;
     constexpr int R = kShape.rows;
-    constexpr int kGroups = kWarpLanes / kShape.lanes;
     ONEPASS_DYNAMIC_SHARED(memory);
     const auto reduce = [](auto value, auto combine) { return all_reduce_lanes<kShape.lanes>(value, combine); };
-    const int lane = threadIdx.x % kShape.lanes;
-    const int group = threadIdx.x % kWarpLanes / kShape.lanes;
-    const int warp_lane = threadIdx.x % kWarpLanes;
+    const int lane = Slabs::lane();
 
-    const auto rows = WarpRows<kShape.threads, kGroups * R>::of(job.rows);
-    if (rows.count <= 0) return;
-    const int length = static_cast<int>(job.length);
-    unsigned char* const room = memory + threadIdx.x / kWarpLanes * Chunk<Wider>::bytes(kGroups * R * length);
-    const In* const x = static_cast<const In*>(job.x) + rows.first * length;
-    const Chunk<In> in(room, x, rows.count * length);
-    in.bring(x, warp_lane);
-    wait_for_chunks();
+    const auto slabs = Slabs::of(job.rows, job.length);
+    if (slabs.count <= 0) return;
+    unsigned char* const room = memory + threadIdx.x / kShape.team * slabs.template bytes<Wider>();
+    const In* const x = static_cast<const In*>(job.x) + slabs.first_element();
+    const Chunk<In, Slabs> in(room, x, slabs);
+    in.bring(x);
+    Slabs::wait();
 
-    const auto cut = Rows::RowCut::of(x, length);
-    const auto row = [&](int r) { return r * kGroups + group; };
+    const typename Rows::RowCut cut{slabs.length / kShape.pack, 0, 0};
     Held<C, kShape.lanes, kShape.packs, typename Rows::RowCut, kShape.padded> held[R];
     C max[R];
     Exponential<typename Rows::V, Op::kExact> exponential[R];
@@ -44,8 +43,9 @@ __global__ void __launch_bounds__(kShape.threads) warp_smem(const __grid_constan
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         held[r].fill(-kInfinity<C>);
-        const ChunkReader<In, C, Load> reader{in.at(row(r) * length), rows.first + row(r), job.load()};
-        if (row(r) < rows.count) held[r].load(reader, cut, lane);
+        const int row = Slabs::row(r);
+        const ChunkReader<In, C, Load, kShape.columns> reader{in.row(row), slabs.first_row() + row, job.load()};
+        if (slabs.has(row)) held[r].load(reader, cut, lane);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) max[r] = all_max_lanes<kShape.lanes>(held[r].reduce(Max()));
@@ -56,70 +56,62 @@ __global__ void __launch_bounds__(kShape.threads) warp_smem(const __grid_constan
     }
 
     if constexpr (Op::kElementwise) {
-        Out* const y = static_cast<Out*>(job.y) + rows.first * length;
-        const Chunk<Out> out(room, y, rows.count * length);
-        __syncwarp();  // all lanes have read what results take the place of
+        Out* const y = static_cast<Out*>(job.y) + slabs.first_element();
+        const Chunk<Out, Slabs> out(room, y, slabs);
+        Slabs::meet();  // all have read what results take the place of
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            if (row(r) >= rows.count) continue;
-            const ChunkWriter<Out, C, Store> writer{out.at(row(r) * length), rows.first + row(r), job.store()};
+            const int row = Slabs::row(r);
+            if (!slabs.has(row)) continue;
+            const ChunkWriter<Out, C, Store, kShape.columns> writer{out.row(row), slabs.first_row() + row, job.store()};
             held[r].template write<Op>(Rows::finish(max[r], exponential[r], sum[r]), writer, cut, lane);
         }
-        __syncwarp();
-        out.take(y, warp_lane);
+        Slabs::meet();
+        out.take(y);
     } else {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            if (row(r) >= rows.count || lane != 0) continue;
-            Rows::at(job, rows.first + row(r)).writer.one(0, Rows::finish(max[r], exponential[r], sum[r]));
+            const int row = Slabs::row(r);
+            if (!slabs.has(row) || lane != 0) continue;
+            Rows::at(job, slabs.first_row() + row).writer.one(0, Rows::finish(max[r], exponential[r], sum[r]));
         }
     }
 }
-
-struct WarpSmemReduce {
-    int threads;
-    int lanes;
-    int rows;
-    int pack;
-};
 
 // sum, mean, amax and amin.
 template <class Op, class In, class Out, WarpSmemReduce kShape, class Load = Direct, class Store = Direct>
 __global__ void __launch_bounds__(kShape.threads) warp_smem_reduce(const __grid_constant__ Job<1, Load, Store> job) {
     using C = Compute<In, Out>;
-    using RowCut = Cut<kShape.pack, Alignment::whole>;
+    using Slabs = TeamSlabs<kShape>;
     struct Row {
-        ChunkReader<In, C, Load> reader;
-        RowCut cut;
+        ChunkReader<In, C, Load, kShape.columns> reader;
+        Cut<kShape.pack, Alignment::whole> cut;
     };
-    constexpr int R = kShape.rows;
-    constexpr int kGroups = kWarpLanes / kShape.lanes;
     ONEPASS_DYNAMIC_SHARED(memory);
-    const int lane = threadIdx.x % kShape.lanes;
-    const int group = threadIdx.x % kWarpLanes / kShape.lanes;
+    const int lane = Slabs::lane();
 
-    const auto rows = WarpRows<kShape.threads, kGroups * R>::of(job.rows);
-    if (rows.count <= 0) return;
-    const int length = static_cast<int>(job.length);
-    unsigned char* const room = memory + threadIdx.x / kWarpLanes * Chunk<In>::bytes(kGroups * R * length);
-    const In* const x = static_cast<const In*>(job.x) + rows.first * length;
-    const Chunk<In> in(room, x, rows.count * length);
-    in.bring(x, threadIdx.x % kWarpLanes);
-    wait_for_chunks();
+    const auto slabs = Slabs::of(job.rows, job.length);
+    if (slabs.count <= 0) return;
+    unsigned char* const room = memory + threadIdx.x / kShape.team * slabs.template bytes<In>();
+    const In* const x = static_cast<const In*>(job.x) + slabs.first_element();
+    const Chunk<In, Slabs> in(room, x, slabs);
+    in.bring(x);
+    Slabs::wait();
 
 #pragma unroll
-    for (int r = 0; r < R; ++r) {
-        const int i = r * kGroups + group;
-        const Row row{{in.at(i * length), rows.first + i, job.load()}, RowCut::of(x, length)};
+    for (int r = 0; r < kShape.rows; ++r) {
+        const int i = Slabs::row(r);
+        const int64 row = slabs.first_row() + i;
+        const Row part{{in.row(i), row, job.load()}, {slabs.length / kShape.pack, 0, 0}};
         auto state = Op::template identity<C>();
-        if (i < rows.count) {
+        if (slabs.has(i)) {
             for_each<kShape.lanes, kShape.pack, kInFlight, kInFlight - 1>(
-                row, lane, [&](int64, auto& values) { Op::template push<In>(state, values); });
+                part, lane, [&](int64, auto& values) { Op::template push<In>(state, values); });
         }
         state = reduce_lanes<kShape.lanes>(state, typename Op::Combine());
-        if (i >= rows.count || lane != 0) continue;
-        Out* const y = static_cast<Out*>(job.y) + (rows.first + i) * job.axis[0].y_stride;
-        Writer<Out, C, Store>{y, rows.first + i, job.store()}.one(0, Op::finish(state, job.length));
+        if (!slabs.has(i) || lane != 0) continue;
+        Out* const y = static_cast<Out*>(job.y) + row * job.axis[0].y_stride;
+        Writer<Out, C, Store>{y, row, job.store()}.one(0, Op::finish(state, job.length));
     }
 }
 
