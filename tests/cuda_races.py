@@ -28,9 +28,12 @@ def launches():
         tuning = Tuning(threads=64, lanes=4, rows=2)
         odd = Layout((40, 21), past=(1, 2))
         cases.append(launch("warp_smem", op, odd, "bfloat16", "float32", algorithm="warp_smem", tuning=tuning))
-        for shape in ((40, 20, 3), (11, 20, 33)):  # a warp's, and a block's
-            slabs = Layout(shape, 1)
-            cases.append(launch("slabs", op, slabs, "bfloat16", "float32", algorithm="warp_smem"))
+    for op, shape in (
+        ("softmax", (40, 20, 3)),
+        ("softmax", (11, 20, 33)),
+        ("sum", (11, 20, 33)),
+    ):  # a warp's, a block's
+        cases.append(launch("slabs", op, Layout(shape, 1), "bfloat16", "float32", algorithm="warp_smem"))
     for op in ("sum", "amax"):
         cases.append(launch("block_reduce", op, Layout((5, 300)), algorithm="block", tuning=_WARPS))
     for staged in (True, False):
@@ -87,10 +90,8 @@ def _teams():
     dtypes = ("bfloat16", "bfloat16", "float32")
     case = gradient_cases.launch("gradient", "softmax_backward", odd, dtypes, algorithm="warp_smem", tuning=tuning)
     cases.append(case)
-    for shape in ((40, 20, 3), (11, 20, 33)):
-        slabs = gradient_cases.Layout(shape, 1)
-        case = gradient_cases.launch("slabs", "softmax_backward", slabs, dtypes, algorithm="warp_smem")
-        cases.append(case)
+    slabs = gradient_cases.Layout((11, 20, 33), 1)
+    cases.append(gradient_cases.launch("slabs", "softmax_backward", slabs, dtypes, algorithm="warp_smem"))
     # A gradient that waits for one array, then for the other.
     tuning = Tuning(threads=128, blocks=2, staged=True)
     rows = gradient_cases.Layout((5, 701))
@@ -121,6 +122,8 @@ REPLACED = {
     "number_ % 2": "0",
     "number_ / 2 % 2": "number_ % 2",
     "__syncwarp();": ";",
+    "Slabs::meet();": ";",
+    "        meet();": ";",
     "ptx::init_barrier(&barrier, 1);": "(void)barrier;",
     "ptx::arrive_at_cluster();": ";",
     "ptx::wait_for_cluster();": ";",

@@ -106,7 +106,8 @@ SLABS = {
     "further apart in shared memory": ((31, 32, 6), Tuning()),
     "a block brings several": ((11, 20, 33), Tuning()),
     "a block brings one": ((3, 100, 49), Tuning()),
-    "a step each": ((50, 1, 7), Tuning()),
+    "two steps": ((50, 2, 7), Tuning()),
+    "one slab": ((1, 40, 5), Tuning()),
 }
 for why, (shape, tuning) in SLABS.items():
     slabs = Layout(shape, 1)
@@ -209,10 +210,11 @@ for algorithm, length in FUNCTOR_CASES:
     for op in SOFTMAX_FAMILY:
         layout = Layout((length, 6), view=lambda x: x.T) if algorithm == "strided" else Layout((6, length))
         for functors in FUNCTORS:
-            add(("functors", algorithm), f"{op} {functors}", op, layout, algorithm=algorithm, sigma=1, **functors)
+            name = f"{op} {functors}"
+            add(("functors", algorithm), name, op, layout, algorithm=algorithm, sigma=1, **functors)
             if algorithm == "warp_smem":
-                slabs = Layout((2, 40, 3), 1)
-                add(("functors", "slabs"), f"{op} {functors}", op, slabs, algorithm=algorithm, sigma=1, **functors)
+                slabs, two_warps = Layout((2, 40, 3), 1), Tuning(lanes=8)
+                add(("functors", "slabs"), name, op, slabs, algorithm=algorithm, sigma=1, tuning=two_warps, **functors)
 
 
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
@@ -241,6 +243,11 @@ def test_every_layout(machine, algorithm, op, dtype):
 @pytest.mark.parametrize("group", ["lanes", "chunks", "slabs", "packs", "drawn", "held", "walked"])
 def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
+
+
+def test_slabs_are_slabs():
+    """Axes of one element are none, and rows that are left then follow each other."""
+    assert all(int(dict(case.plan.shape)["columns"]) > 1 for case in LAUNCHES["slabs",])
 
 
 def test_where_a_tile_waits():

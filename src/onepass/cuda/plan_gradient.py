@@ -42,7 +42,7 @@ def plan_gradient(choice: Choice) -> CudaPlan:
     if algorithm is not None and algorithm not in _ALGORITHMS:
         raise choice.refuse(f"a gradient needs one sum of a row and no running maximum: {', '.join(_ALGORITHMS)}")
     together = _rows_lie_together(choice)
-    slabs = None if together else plan_slabs(choice)
+    slabs = None if together or problem.op == "logsumexp_backward" else plan_slabs(choice)
     if slabs is not None:
         return slabs
     if not together and algorithm not in (None, *_BY_TILES):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .kernel_plan import Choice, CudaPlan, Tuning
-from .plan_warp_smem import cut_short_rows, most_held_of, narrowest_size, plan_cut
+from .plan_warp_smem import cut_short_rows, most_held_of, plan_cut
 from .thresholds import (
     ACCESS_BYTES,
     FEWEST_UNEVEN_COLUMNS,
@@ -37,41 +37,42 @@ def plan_slabs(choice: Choice) -> CudaPlan | None:
         return None
     if not asked and (choice.algorithm is not None or choice.tuning != Tuning()):
         return None  # they want tiles
-    columns = choice.problem.outer[1].size
+    columns = choice.problem.outer[-1].size
     return plan_cut(choice, 1, columns) if asked or _slabs_pay(choice, columns) else None
 
 
 def _are_slabs(choice: Choice) -> bool:
     """Whether the elements of some rows take turns in memory, then those of the next rows, in every array."""
     problem, gradient = choice.problem, choice.problem.op in GRADIENTS
-    if len(problem.outer) != 2 or len(problem.reduce) != 1 or problem.op == "logsumexp_backward":
+    if not 1 <= len(problem.outer) <= 2 or len(problem.reduce) != 1:
         return False
-    slab, column, step = (*problem.outer, problem.reduce[0])
+    *slabs, column = problem.outer
+    columns, step = column.size, problem.reduce[0]
 
-    def packed(slab: int, column: int, step: int) -> bool:
-        return (column, step, slab) == (1, columns, problem.length * columns)
+    def packed(column: int, step: int, slabs: list[int]) -> bool:
+        return (column, step) == (1, columns) and slabs in ([], [problem.length * columns])
 
-    columns = column.size
     if choice.elementwise:
-        result = packed(slab.y_stride, column.y_stride, step.y_stride)
+        result = packed(column.y_stride, step.y_stride, [slab.y_stride for slab in slabs])
     else:
-        result = slab.y_stride == columns * column.y_stride
-    beside = not gradient or packed(slab.z_stride, column.z_stride, step.z_stride)
-    return packed(slab.x_stride, column.x_stride, step.x_stride) and result and beside
+        result = all(slab.y_stride == columns * column.y_stride for slab in slabs)
+    beside = not gradient or packed(column.z_stride, step.z_stride, [slab.z_stride for slab in slabs])
+    return packed(column.x_stride, step.x_stride, [slab.x_stride for slab in slabs]) and result and beside
 
 
 def _slabs_pay(choice: Choice, columns: int) -> bool:
     """Whether rows, so many of which take turns, are better off that way than by tiles."""
-    problem, size = choice.problem, narrowest_size(choice)
-    cut = cut_short_rows(choice, 1, columns)
+    problem, size = choice.problem, ACCESS_BYTES // choice.access_pack
     few = columns < MANY_SLAB_COLUMNS
     fewest = SLAB_ELEMENTS_PER_MULTIPROCESSOR
     if not few or not SHORTEST_SMALL_SLAB <= problem.length < LONG_SLAB:
         fewest *= 4
     many = problem.rows * problem.length >= fewest * choice.device.multiprocessors
-    if not many or cut.slabs == 0 or not choice.device.copies_go_on:
+    if not many or not choice.device.copies_go_on:
         return False
-    if problem.op not in REDUCTIONS and cut.held > most_held_of(choice):  # by 32 lanes
+    cut = cut_short_rows(choice, 1, columns)
+    too_long = problem.op not in REDUCTIONS and cut.held > most_held_of(choice)  # for 32 lanes
+    if too_long or cut.slabs == 0:
         return False
     if not choice.elementwise:
         return cut.team <= MOST_SLAB_TEAM and _pays_read_once(problem, columns, size)

@@ -70,7 +70,7 @@ def _along(choice: Choice) -> Axis:
 
 def _pays(choice: Choice, pack: int) -> bool:
     """Whether rows that are whole packs of so many elements, no more, are better off that way."""
-    problem, narrowest = choice.problem, narrowest_size(choice)
+    problem, narrowest = choice.problem, ACCESS_BYTES // choice.access_pack
     if not many_short_rows(choice) or not choice.device.copies_go_on:
         return False
     if pack * narrowest == ACCESS_BYTES:
@@ -79,14 +79,6 @@ def _pays(choice: Choice, pack: int) -> bool:
         return False  # lanes that read packs of four do as well
     most = MOST_WARP_SMEM["plain" if problem.op in REDUCTIONS else problem.op][narrowest]
     return problem.length <= most[pack.bit_length() - 1]
-
-
-def narrowest_size(choice: Choice) -> int:
-    """Bytes of an element of the narrowest array of rows."""
-    sizes = [choice.x_size]
-    sizes += [choice.y_size] if choice.elementwise else []
-    sizes += [choice.z_size] if choice.problem.op in GRADIENTS else []
-    return min(sizes)
 
 
 class ShortCut(NamedTuple):
@@ -128,7 +120,7 @@ def cut_short_rows(choice: Choice, pack: int, columns: int) -> ShortCut:
             rows *= 2
     team = 32 if columns == 1 else _team(rows / lanes, columns)
     if team > 32:
-        threads = team  # they meet at the barrier of their block
+        threads = team = tuning.threads or team  # they meet at the barrier of their block
     return ShortCut(lanes, per_lane, rows, team, team * rows // lanes // columns, threads, rows * held)
 
 
@@ -149,16 +141,11 @@ def _room_sizes(choice: Choice) -> list[int]:
     return [max(choice.x_size, choice.y_size) if choice.elementwise else choice.x_size]
 
 
-def _fits(choice: Choice, cut: ShortCut) -> bool:
-    """Whether registers hold a lane's rows."""
-    return cut.held <= 2 * FORCED_WARP_REGISTERS or choice.problem.op in REDUCTIONS
-
-
 def plan_cut(choice: Choice, pack: int, columns: int = 1) -> CudaPlan:
     """`pack`: elements per access to shared memory, of rows that are whole ones; `columns`: of a slab."""
     problem, cut = choice.problem, cut_short_rows(choice, pack, columns)
     gradient, plain = problem.op in GRADIENTS, problem.op in REDUCTIONS
-    if not _fits(choice, cut):
+    if cut.held > 2 * FORCED_WARP_REGISTERS and not plain:
         per_element = choice.registers_per_element * choice.kept_arrays
         most = 2 * FORCED_WARP_REGISTERS * cut.lanes // cut.rows // per_element
         raise choice.refuse(f"{cut.lanes} lanes hold at most {most} elements of a row")
@@ -197,7 +184,7 @@ def plan_cut(choice: Choice, pack: int, columns: int = 1) -> CudaPlan:
             f"{columns} short rows at a time take turns in memory: {bring} those of {cut.slabs} such pieces, and "
             f"{lane} each of them"
         )
-        column = problem.outer[1]
+        column = problem.outer[-1]
         axes = (Axis(problem.rows, column.x_stride, column.y_stride, column.z_stride),)
     name = "gradient_warp_smem" if gradient else "warp_smem"
     return build(
@@ -226,4 +213,4 @@ def _lie_apart(choice: Choice, cut: ShortCut, columns: int) -> bool:
     elements = choice.problem.length * columns
     # With a slab of so many, chunk.h's division by multiplication is exact.
     divisible = cut.slabs > 1 and cut.slabs * elements <= 1 << 16
-    return divisible and aligned and elements * narrowest_size(choice) % (2 * ACCESS_BYTES) == 0
+    return divisible and aligned and elements * ACCESS_BYTES // choice.access_pack % (2 * ACCESS_BYTES) == 0

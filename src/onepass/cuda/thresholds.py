@@ -102,8 +102,9 @@ MOST_SLAB_TEAM = 256  # the largest pays for softmax of float32: 1712x200x49 1.3
 # to 13 columns 1.4 to 2.9, but of 6 steps, 18 to 90 columns 0.73 to 0.90.
 SLAB_ELEMENTS_PER_MULTIPROCESSOR = 7000
 SHORTEST_SMALL_SLAB = 10
-# Of so many columns and more, of 16 bits and short, softmax still pays, but log_softmax is 0.73 to 1.20 times as fast,
-# gradients 0.75 to 1.26; gradients of float32 0.96 to 1.04 where columns are whole accesses (H100).
+# Of so many columns and more, softmax of 16 bits still pays, but log_softmax is 0.73 to 1.20 times as fast (longer ones
+# 0.61 to 1.20), gradients 0.75 to 1.26 (0.35 to 1.11); gradients of float32, short ones, 0.96 to 1.04 where columns are
+# whole accesses (H100).
 MANY_SLAB_COLUMNS = 16
 # Of fewer steps a thread of tiles holds a whole column, and its neighbours' are far away; tiles of longer ones do well
 # where several elements go at a time: softmax of 77 steps, 2, 4, 6 and 8 columns 0.88 to 1.06, 7 columns 1.17, 31 1.20;

@@ -38,6 +38,7 @@ struct TeamSlabs {
     static constexpr int kGroups = kTeam / kLanes;
     static constexpr int kMost = kGroups * kShape.rows / kColumns;
     static_assert(kMost > 0 && kTeam % kLanes == 0 && (kColumns == 1 || kShape.pack == 1));
+    static_assert(kTeam == kWarpLanes || kTeam == kShape.threads);  // all of a block come to its barriers, or none
 
     int64 first;       // slab
     int count;         // none: less than one
