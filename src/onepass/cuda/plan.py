@@ -10,7 +10,7 @@ from .plan_gradient import plan_gradient
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
-from .plan_warp_smem import many_short_rows, plan_short_rows
+from .plan_warp_smem import few_elements_a_row, many_short_rows, plan_short_rows
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     BLOCK_REGISTERS,
@@ -243,6 +243,8 @@ def _lanes(choice: Choice, packs: int, pack: int, alignment: str) -> int:
         return _peeled_lanes(choice, most, pack, many)
     if not many:
         return most
+    if few_elements_a_row(choice):
+        return 1
     least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
     wanted = ceil_power(ceil_div(problem.length, LANE_ELEMENTS.get(problem.op, OTHER_LANE_ELEMENTS)))
     return min(most, max(least, wanted))

@@ -18,12 +18,14 @@ from .thresholds import (
     MOST_NARROW_SLAB,
     MOST_REDUCED_SLAB,
     MOST_SLAB_TEAM,
+    MOST_TALL_SLAB_COLUMNS,
     NARROW_REDUCED_SLAB,
     NARROW_SLAB_BYTES,
     REDUCED_SLABS,
     SHORTEST_NARROW_REDUCED_SLAB,
     SHORTEST_SMALL_SLAB,
     SLAB_ELEMENTS_PER_MULTIPROCESSOR,
+    TALL_SLAB,
 )
 
 
@@ -82,7 +84,8 @@ def _slabs_pay(choice: Choice, columns: int) -> bool:
     if problem.op in GRADIENTS:
         return cut.team <= MOST_SLAB_TEAM and _pays_of_gradient(problem.length, columns, size, few or not whole)
     if problem.length < LONG_SLAB:
-        return cut.team <= MOST_SLAB_TEAM
+        tall = problem.op == "softmax" and problem.length >= TALL_SLAB and columns <= MOST_TALL_SLAB_COLUMNS
+        return cut.team <= MOST_SLAB_TEAM and (few or columns % 2 == 1 or tall)
     most = LARGEST_SLAB_TEAM if problem.op == "softmax" and size == 4 else MOST_SLAB_TEAM
     return cut.team <= most and (columns % 2 == 1 or (not whole and columns >= FEWEST_UNEVEN_COLUMNS))
 

@@ -8,17 +8,22 @@ from typing import NamedTuple
 
 from ..problem import GRADIENTS, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, build
-from .rounding import ceil_div, ceil_power
+from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     ACCESS_BYTES,
     BUSY_SLAB_GROUPS,
     FEWEST_BUSY_SLAB_GROUPS,
     FORCED_WARP_REGISTERS,
     LARGEST_SLAB_TEAM,
+    LONG_TINY_ROW,
+    MANY_TINY_ROWS_PER_MULTIPROCESSOR,
     MOST_WARP_SMEM,
     MOST_WARP_SMEM_ROWS,
     NARROW_LENGTH,
+    SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR,
+    SHORT_LANES_PER_MULTIPROCESSOR,
     SLAB_TEAMS,
+    TINY_ROW,
     WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR,
     WARP_SMEM_BYTES,
     WARP_SMEM_HELD,
@@ -47,6 +52,22 @@ def many_short_rows(choice: Choice) -> bool:
     return choice.problem.rows >= WARP_SMEM_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
+def _several_short_rows(choice: Choice) -> bool:
+    """Not many, but enough for a few lanes each."""
+    fewest = SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return choice.problem.rows >= fewest and choice.problem.length > LONG_TINY_ROW and _is_float32(choice)
+
+
+def few_elements_a_row(choice: Choice) -> bool:
+    """Whether a row is no more than a lane does as fast as several."""
+    return choice.problem.length <= TINY_ROW and _is_float32(choice)
+
+
+def _is_float32(choice: Choice) -> bool:
+    """Whether it computes in float32, and no gradient: of what both are, nothing was measured."""
+    return choice.registers_per_element == 1 and choice.problem.op not in GRADIENTS
+
+
 def _follow_each_other(choice: Choice) -> bool:
     """Whether the rows lie one after the other in every array, with nothing between them."""
     problem, gradient = choice.problem, choice.problem.op in GRADIENTS
@@ -71,8 +92,10 @@ def _along(choice: Choice) -> Axis:
 def _pays(choice: Choice, pack: int) -> bool:
     """Whether rows that are whole packs of so many elements, no more, are better off that way."""
     problem, narrowest = choice.problem, ACCESS_BYTES // choice.access_pack
-    if not many_short_rows(choice) or not choice.device.copies_go_on:
+    if not (many_short_rows(choice) or _several_short_rows(choice)) or not choice.device.copies_go_on:
         return False
+    if few_elements_a_row(choice) and problem.rows < MANY_TINY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors:
+        return False  # a lane each, past shared memory
     if pack * narrowest == ACCESS_BYTES:
         return False
     if pack == 4 and choice.elementwise and problem.length <= NARROW_LENGTH:
@@ -105,6 +128,9 @@ def cut_short_rows(choice: Choice, pack: int, columns: int) -> ShortCut:
     most_held = most_held_of(choice)
     of_a_lane = WARP_SMEM_REDUCED if plain else most_held
     lanes = tuning.lanes or min(32, ceil_power(ceil_div(packs * pack * per_element, of_a_lane)))
+    if tuning.lanes is None and columns == 1 and _several_short_rows(choice) and not many_short_rows(choice):
+        busy = ceil_power(ceil_div(SHORT_LANES_PER_MULTIPROCESSOR * choice.device.multiprocessors, problem.rows))
+        lanes = max(lanes, min(busy, floor_power(max(1, packs // 2))))
     per_lane = ceil_div(packs, lanes)
     held = per_lane * pack * per_element
     row_bytes = problem.length * _room_sizes(choice)[0]

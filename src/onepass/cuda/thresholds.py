@@ -70,6 +70,18 @@ FEWEST_PEELED_LANES = 8
 # float32 6.4 for 5.6; sum 80659x65 float64 20.1 for 18.5; gradients of 80659x130 bfloat16 24.2 for 21.8; of 81920x157
 # float32 log_softmax 32.4 for 30.6, logsumexp 26.6 for 22.2, bfloat16 17.6 for 15.6; sum 65536x197 bfloat16 17.1, 15.7.
 WARP_SMEM_ROWS_PER_MULTIPROCESSOR = 192
+# Of fewer, that are not tiny, several lanes each, so that so many lanes of a multiprocessor have a row: of 14000 and
+# 24000 rows of 9 to 117 elements, float32 and bfloat16, softmax 1.11 times as fast as by warps, log_softmax 1.15,
+# logsumexp 1.21, sum 1.14, and none less than 0.96; of 8000 rows, by 8 lanes, 1.04, but float32 of 117 elements 0.92
+# (H200, November 2026).
+SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR = 80
+SHORT_LANES_PER_MULTIPROCESSOR = 512
+# Of so few elements a lane of a warp takes a row as it lies, up to a million of them: 48000 to 800000 rows of 2, 3 and
+# 5 elements, against shared memory, softmax 1.13 times as fast, log_softmax 1.14, logsumexp and sum 1.11, and none less
+# than 0.95; 521582x2 bfloat16 log_softmax 7.0 us for 9.5. Of rows of 6 to 8 nothing was measured.
+TINY_ROW = 5
+LONG_TINY_ROW = 8
+MANY_TINY_ROWS_PER_MULTIPROCESSOR = 7600
 MOST_WARP_SMEM = {
     "softmax": {2: (96, 192, 320), 4: (176, 160), 8: (128,)},
     "log_softmax": {2: (96, 128, 320), 4: (144, 128), 8: (128,)},
@@ -106,6 +118,11 @@ SHORTEST_SMALL_SLAB = 10
 # 0.61 to 1.20), gradients 0.75 to 1.26 (0.35 to 1.11); gradients of float32, short ones, 0.96 to 1.04 where columns are
 # whole accesses (H100).
 MANY_SLAB_COLUMNS = 16
+# An even number of as many, short, pays for softmax where there are some steps: 32 and 48 steps of 16 to 64 columns
+# 1.00 to 1.39, of 8 and 16 steps, 4 million elements, 0.72 to 1.10, 16 million 0.90 to 1.27; log_softmax of float32
+# 0.69 to 1.17.
+TALL_SLAB = 32
+MOST_TALL_SLAB_COLUMNS = 64
 # Of fewer steps a thread of tiles holds a whole column, and its neighbours' are far away; tiles of longer ones do well
 # where several elements go at a time: softmax of 77 steps, 2, 4, 6 and 8 columns 0.88 to 1.06, 7 columns 1.17, 31 1.20;
 # of 300 steps, 10 columns 1.19, bfloat16 1.47 (H100).
