@@ -63,6 +63,7 @@ CUTS = [
     ("softmax", (14000, 117), -1, "float64", "warp", {"lanes": 32}, "doubles, not so many"),
     ("softmax", (10000, 33), -1, "float32", "warp", {"lanes": 32}, "fewer: by a warp"),
     ("softmax", (14000, 7), -1, "float32", "warp", {"lanes": 8}, "short ones, not so many"),
+    ("softmax", (14000, 131), -1, "float32", "warp", {"lanes": 32}, "longer ones, not so many"),
     ("sum", (65536, 64), 0, "bfloat16", "strided_split", {"pack": 2, "across": 16}, "two tiles of tall columns"),
     ("amax", (200000, 8), 0, "float32", "strided_split", {"pack": 2, "across": 2}, "the same of eight columns"),
     ("sum", (32, 1000, 3), 1, "float32", "strided", {"across": 1, "threads": 1024}, "few columns: a block each"),

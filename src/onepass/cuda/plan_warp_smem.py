@@ -54,8 +54,9 @@ def many_short_rows(choice: Choice) -> bool:
 
 def _several_short_rows(choice: Choice) -> bool:
     """Not many, but enough for a few lanes each."""
-    fewest = SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    return choice.problem.rows >= fewest and choice.problem.length > LONG_TINY_ROW and _is_float32(choice)
+    problem = choice.problem
+    several = problem.rows >= SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return several and LONG_TINY_ROW < problem.length <= NARROW_LENGTH and _is_float32(choice)
 
 
 def few_elements_a_row(choice: Choice) -> bool:
