@@ -1,6 +1,7 @@
 """Which algorithm each layout of gpu_layouts.py brings about: what `pytest -m gpu` asserts of calls, planned."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,13 @@ from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import Functor, Tuning, make_cuda_plan
 from onepass.problem import ELEMENTWISE, GRADIENTS, contiguous_strides, make_problem, normalize_dims
+
+
+def along_dim_1(op, shape, dtype, addresses=(0,) * 4, device="h200", **options):
+    """The plan of contiguous arrays, with what else a gradient reads."""
+    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
+    problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
+    return make_cuda_plan(problem, by_name(device), addresses=addresses, **options)
 
 
 def taken(view, shape, dtype):
@@ -167,10 +175,7 @@ def test_blocks_of_long_columns():
     ids=str,
 )
 def test_gradients_of_short_columns_need_no_other_thread(shape, dtype, cut):
-    dims = normalize_dims("softmax_backward", 1, shape)
-    second, third = operands_like("softmax_backward", dtype, shape, contiguous_strides(shape), dims)
-    problem = make_problem("softmax_backward", dtype, shape, dims, second=second, third=third)
-    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4)
+    plan = along_dim_1("softmax_backward", shape, dtype)
     held = dict(plan.shape)
     assert plan.algorithm == "strided" and plan.reads == 1
     assert {name: held[name] for name in cut} == cut, plan
@@ -228,12 +233,7 @@ RUNS = [
 
 @pytest.mark.parametrize(("op", "shape", "dtype", "blocks", "why"), RUNS, ids=[f"{r[0]}: {r[-1]}" for r in RUNS])
 def test_runs_of_memory(op, shape, dtype, blocks, why):
-    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
-    problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
-
-    def planned(**options):
-        return make_cuda_plan(problem, by_name("h200"), **{"addresses": (0,) * 4, **options})
-
+    planned = partial(along_dim_1, op, shape, dtype)
     plan = planned()
     if blocks is None:
         assert "interleaved" not in plan.kernel, plan
@@ -301,12 +301,7 @@ SLABS = [
 @pytest.mark.parametrize(("op", "shape", "dtype", "team", "why"), SLABS, ids=[case[-1] for case in SLABS])
 def test_slabs(op, shape, dtype, team, why):
     """Short rows whose elements take turns come together by way of shared memory; how many threads bring them."""
-
-    def planned(**options):
-        second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
-        problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
-        return make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4, **options)
-
+    planned = partial(along_dim_1, op, shape, dtype)
     plan = planned()
     assert (plan.algorithm == "warp_smem") == (team is not None), plan
     assert plan.reads == 1 or team is None
@@ -347,7 +342,5 @@ def test_what_is_no_slab(strides, result_strides):
 )
 def test_there_is_a_plan_for_nothing(op, shape, algorithm):
     for device, dtype in itertools.product(("h200", "a100"), ("float32", "float16")):
-        second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
-        problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
-        plan = make_cuda_plan(problem, by_name(device), algorithm, addresses=(0,) * 4)
+        plan = along_dim_1(op, shape, dtype, device=device, algorithm=algorithm)
         assert "interleaved" not in plan.kernel and plan.algorithm == (algorithm or plan.algorithm)

@@ -80,7 +80,7 @@ def _slabs_pay(choice: Choice, columns: int) -> bool:
         return cut.team <= MOST_SLAB_TEAM and _pays_read_once(problem, columns, size)
     if problem.op != "softmax" and size == 2 and not few:
         return False
-    whole = columns * size % ACCESS_BYTES == 0  # accesses: tiles go by them, too
+    whole = columns % choice.access_pack == 0  # accesses: tiles go by them, too
     if problem.op in GRADIENTS:
         return cut.team <= MOST_SLAB_TEAM and _pays_of_gradient(problem.length, columns, size, few or not whole)
     if problem.length < LONG_SLAB:

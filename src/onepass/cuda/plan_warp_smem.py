@@ -97,7 +97,7 @@ def _pays(choice: Choice, pack: int) -> bool:
         return False
     if few_elements_a_row(choice) and problem.rows < MANY_TINY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors:
         return False  # a lane each, past shared memory
-    if pack * narrowest == ACCESS_BYTES:
+    if pack == choice.access_pack:
         return False
     if pack == 4 and choice.elementwise and problem.length <= NARROW_LENGTH:
         return False  # lanes that read packs of four do as well
@@ -240,4 +240,4 @@ def _lie_apart(choice: Choice, cut: ShortCut, columns: int) -> bool:
     elements = choice.problem.length * columns
     # With a slab of so many, chunk.h's division by multiplication is exact.
     divisible = cut.slabs > 1 and cut.slabs * elements <= 1 << 16
-    return divisible and aligned and elements * ACCESS_BYTES // choice.access_pack % (2 * ACCESS_BYTES) == 0
+    return divisible and aligned and elements % (2 * choice.access_pack) == 0
