@@ -1,7 +1,10 @@
 """The CUDA kernels, run on a CPU by tests/cusim and, with -m gpu, on a GPU: every algorithm, operation, type and layout
 against the reference."""
 
+import functools
+
 import gpu_machine
+import ml_dtypes
 import numpy as np
 import pytest
 from cuda_cases import STRIDED, Layout, few_blocks, launch, rows_of
@@ -202,6 +205,32 @@ for op in ("sum", "amax"):
         pairs = Layout((70, length, 2), 1)
         add(("walked",), f"pairs of {length}", op, pairs, algorithm="strided", tuning=tuning)
 
+
+# Maxima that rise at every step and that never do, and the lowest number, which stands for -inf; of rows that are read
+# once packs that some lanes lack, fewer than are under way at a time, and more.
+def rising_and_falling(shape, dtype):
+    lowest = float(ml_dtypes.finfo(DTYPES[dtype]).min)
+    x = np.random.default_rng(4).standard_normal(shape)
+    x[0] = np.linspace(-40, 40, shape[1])
+    x[1] = x[0, ::-1]
+    x[2:4] = lowest
+    x[3, : shape[1] // 2] = -np.inf
+    x[4] = -np.inf
+    x[4, -1] = lowest
+    return x
+
+
+for length in (3, 130, 256, 259, 515, 1024, 2100, 4099):
+    for dtype in ("float32", "bfloat16", "float64"):
+        values = functools.partial(rising_and_falling, dtype=dtype)
+        rows, options = Layout((6, length)), {"values": values, "tuning": Tuning(threads=64)}
+        add(("rising",), f"{length} {dtype}", "logsumexp", rows, dtype, None, "online", **options)
+for op in SOFTMAX_FAMILY:
+    for dtype in ("float32", "bfloat16", "float64"):
+        values = lambda shape, dtype=dtype: rising_and_falling(shape[::-1], dtype).T  # noqa: E731
+        options = {"values": values, "tuning": Tuning(staged=False)}
+        add(("rising",), f"{op} {dtype} columns", op, Layout((300, 6), 0), dtype, None, "strided", **options)
+
 for drawing in drawn(100):
     add(("drawn",), *drawing)
 
@@ -240,7 +269,7 @@ def test_every_layout(machine, algorithm, op, dtype):
     check(machine, LAUNCHES[algorithm, op, dtype])
 
 
-@pytest.mark.parametrize("group", ["lanes", "chunks", "slabs", "packs", "drawn", "held", "walked"])
+@pytest.mark.parametrize("group", ["lanes", "chunks", "slabs", "packs", "drawn", "held", "walked", "rising"])
 def test_every_shape_of_a_kernel(machine, group):
     check(machine, LAUNCHES[group,])
 

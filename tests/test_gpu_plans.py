@@ -83,13 +83,34 @@ CUTS = [
     ("sum", (512, 50176, 3), 1, "float32", "strided", {"across": 1, "threads": 64}, "many of them: small blocks"),
     ("amax", (256, 2000, 7), 1, "bfloat16", "strided", {"across": 2, "threads": 128}, "shorter ones: two to a block"),
     ("sum", (4, 50176, 3), 1, "float32", "strided_split", {"across": 4}, "too few of them for a block each"),
+    ("logsumexp", (85, 12301), -1, "bfloat16", "block", {"pack": 8, "padded": "true"}, "they come at once: held"),
+    ("logsumexp", (256, 16384), -1, "bfloat16", "online", {"threads": 256}, "more of them are walked along"),
+    ("logsumexp", (4, 40000), -1, "float32", "cluster", {"packs": 0}, "longer ones are several blocks'"),
+    ("logsumexp", (90, 20000), -1, "float32", "online", {"threads": 512}, "too long for one block to hold"),
+    ("logsumexp", (85, 12301), -1, "float64", "block_smem", {"pack": 2}, "of eight bytes as before"),
+    ("logsumexp", (168, 100003), -1, "float32", "online", {"threads": 512}, "two rows for a multiprocessor"),
+    ("logsumexp", (365, 45919), -1, "bfloat16", "online", {"threads": 256}, "three"),
+    ("logsumexp", (1525, 11002), -1, "float32", "online", {"threads": 64}, "twelve"),
+    ("logsumexp", (3168, 50257), -1, "bfloat16", "online", {"threads": 32}, "twenty-four, all at work at once"),
+    ("logsumexp", (3169, 50257), -1, "bfloat16", "online", {"threads": 128}, "more take turns"),
     ("logsumexp", (1000, 1000), 0, "float32", "strided_split", {"across": 8, "cluster": 2}, "not written, small"),
     ("logsumexp", (1000, 1000), 0, "bfloat16", "strided_split", {"pack": 2, "across": 8}, "the same of 16 bits"),
     ("logsumexp", (20000, 500), 0, "float32", "strided_split", {"across": 8, "cluster": 16}, "few long columns"),
-    ("logsumexp", (20000, 2000), 0, "float32", "strided", {"across": 2}, "more of them: walked along"),
-    ("logsumexp", (5000, 1501), 0, "float32", "strided_split", {"across": 16, "cluster": 8}, "few, and no packs"),
+    ("logsumexp", (20000, 2000), 0, "float32", "strided", {"across": 8, "pack": 1}, "more of them: walked along"),
+    ("logsumexp", (5000, 1501), 0, "float32", "strided", {"across": 8, "threads": 512}, "a block to eight columns"),
+    ("logsumexp", (5000, 1201), 0, "float32", "strided_split", {"across": 16, "cluster": 8}, "few, and no packs"),
+    ("logsumexp", (8, 1000, 2000), 1, "bfloat16", "strided", {"across": 32, "pack": 2, "threads": 512}, "many: wider"),
+    ("logsumexp", (8, 990, 2000), 1, "bfloat16", "strided_split", {"cluster": 4}, "shorter ones held"),
+    ("logsumexp", (7, 1094, 311), 1, "float32", "strided_split", {"cluster": 4}, "17 elements a thread"),
+    ("logsumexp", (300, 1100, 15), 1, "float32", "strided_split", {"cluster": 4}, "of fifteen neighbours"),
+    ("logsumexp", (29, 3000, 49), 1, "bfloat16", "strided_split", {"cluster": 8}, "16 bits one by one"),
+    ("logsumexp", (34, 10000, 49), 1, "bfloat16", "strided", {"across": 8, "threads": 512}, "long ones of them"),
+    ("logsumexp", (28, 3000, 200), 1, "float32", "strided", {"pack": 4}, "walked along in wider packs"),
+    ("logsumexp", (3, 10000, 501), 1, "float32", "strided", {"across": 8}, "no run, where there are threads enough"),
+    ("logsumexp", (2, 10000, 501), 1, "float32", "strided_split", {"most_columns": 512}, "a run, where there are not"),
+    ("logsumexp", (8, 1000, 2000), 1, "float64", "strided", {"pack": 2}, "as before"),
     ("logsumexp", (10000, 1001), 0, "float32", "strided_split", {"across": 16, "resident": 2}, "those longer: walked"),
-    ("logsumexp", (64, 50176, 3), 1, "float32", "strided_split", {"threads": 512, "resident": 4}, "of few neighbours"),
+    ("logsumexp", (64, 50176, 3), 1, "float32", "strided_split", {"threads": 512, "resident": 3}, "of few neighbours"),
     ("logsumexp", (64, 50176, 3), 1, "bfloat16", "strided_split", {"packs": 49, "cluster": 16}, "narrow ones held"),
     ("logsumexp", (17140, 4840), 0, "bfloat16", "strided", {"across": 8, "threads": 512}, "too many clusters"),
     ("logsumexp", (16384, 1024), 0, "bfloat16", "strided_split", {"packs": 16, "cluster": 16}, "not too many of them"),
@@ -147,6 +168,20 @@ def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
     held = dict(plan.shape)
     assert plan.algorithm == algorithm, plan
     assert {name: held[name] for name in cut} == cut, plan
+
+
+def test_logarithms_of_sums_elsewhere():
+    """What a block of fewer threads cannot hold is walked along; packs of four spill on GPUs that came later."""
+
+    def shape(sizes, dim, dtype, device="h200", tuning=None):
+        problem = make_problem("logsumexp", dtype, sizes, normalize_dims("logsumexp", dim, sizes))
+        return make_cuda_plan(problem, by_name(device), addresses=(0, 0), tuning=tuning)
+
+    assert shape((85, 12301), -1, "bfloat16", tuning=Tuning(threads=1024)).algorithm == "block"
+    assert shape((85, 12301), -1, "bfloat16", tuning=Tuning(threads=64)).algorithm == "online"
+    assert dict(shape((28, 3000, 200), 1, "float32").shape)["pack"] == 4
+    assert dict(shape((28, 3000, 200), 1, "float32", "b200").shape)["pack"] == 2
+    assert dict(shape((28, 3000, 200), 1, "float32", "a100").shape)["pack"] == 4
 
 
 def test_blocks_of_long_columns():

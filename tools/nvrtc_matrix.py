@@ -64,12 +64,18 @@ def included(header: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def code_of(text: str) -> str:
+    """Source text without comments and empty lines, of which nothing is compiled."""
+    lines = (re.sub(r"\s*//.*", "", line) for line in text.splitlines())
+    return "\n".join(line for line in lines if line.strip())
+
+
 @functools.cache
 def sources(header: str) -> str:
     """A digest of what a kernel of that header is compiled from."""
     digest = hashlib.sha256(repr(sorted(COMPILER_OPTIONS.items())).encode())
     for name in sorted(included(header)):
-        digest.update(name.encode() + (INCLUDE / name).read_bytes())
+        digest.update((name + code_of((INCLUDE / name).read_text())).encode())
     return digest.hexdigest()[:12]
 
 

@@ -19,6 +19,7 @@ from .thresholds import (
     FEWEST_PEELED_LANES,
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
+    HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR,
     LANE_ELEMENTS,
     LANE_GROUP_BYTES,
     LONE_THREADS,
@@ -28,6 +29,8 @@ from .thresholds import (
     MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
     MOST_HELD_LOGSUMEXP,
+    MOST_HELD_LOGSUMEXP_OF_FEW,
+    MOST_ONLINE_AT_ONCE,
     NARROW_HALVES,
     NARROW_LENGTH,
     ONLINE_PACKS,
@@ -184,8 +187,12 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     chosen = choice.algorithm
     if chosen is None:
         if problem.op == "logsumexp" and packs * pack * choice.x_size > MOST_HELD_LOGSUMEXP[choice.x_size]:
-            chosen = "online"
-            choice.why.append("a running maximum and sum need the row once, wherever it waits")
+            if _comes_at_once(choice, packs * pack) and packs <= most_threads * block_packs:
+                chosen = "block"
+                choice.why.append(f"{problem.rows} rows come at once: a block holds one in its registers")
+            else:
+                chosen = "online"
+                choice.why.append("a running maximum and sum need the row once, wherever it waits")
         elif _few_long_lanes(choice, packs, pack):
             chosen = "block"
             choice.why.append(
@@ -377,12 +384,20 @@ def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_b
     )
 
 
+def _comes_at_once(choice: Choice, held: int) -> bool:
+    """Whether logarithms of sums of rows, of which so many elements are held, wait for memory no more than once."""
+    problem, size = choice.problem, choice.x_size
+    most = HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    few = problem.rows * problem.length * size <= most
+    return few and choice.registers_per_element == 1 and held * size <= MOST_HELD_LOGSUMEXP_OF_FEW
+
+
 def _online_threads(choice: Choice, packs: int) -> int:
     """Threads for a row that is read once."""
-    room = choice.device.multiprocessors * ONLINE_THREADS_PER_MULTIPROCESSOR
+    rows = ceil_div(max(1, choice.problem.rows), choice.device.multiprocessors)
     wanted, least = ONLINE_THREADS, ONLINE_PACKS
-    if choice.problem.rows * ONLINE_THREADS < 2 * room:  # no block waits for its turn
-        wanted, least = min(LONE_THREADS, floor_power(room // max(1, choice.problem.rows))), ONLINE_PACKS // 2
+    if rows <= MOST_ONLINE_AT_ONCE:  # no block waits for its turn
+        wanted, least = floor_power(ONLINE_THREADS_PER_MULTIPROCESSOR // rows), ONLINE_PACKS // 2
     return max(32, min(wanted, floor_power(packs // least)))
 
 

@@ -12,13 +12,14 @@ from .plan_interleaved import plan_interleaved, run_pays
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .plan_strided_split_held import plan_strided_split_held
-from .reduced_cut import cut_reduced
+from .reduced_cut import cut_reduced, cut_walk
 from .rounding import ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, LONE_THREADS, LOOP_THREADS, WARP_THREADS
 from .tile_cut import chosen_pack
 from .tile_thresholds import (
     FEWEST_TILE_THREADS,
     HELD_PACK,
+    LONG_WALK_STEPS,
     SHARED_REDUCED_PACK,
     STEPS_PER_THREAD,
     TILE_BYTES,
@@ -47,20 +48,15 @@ def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
     plain = problem.op in REDUCTIONS
     pack = chosen_pack(choice, _strided_pack(choice, kept))
-    may_share = choice.algorithm in (None, "strided_split") and not plain and tuning.staged is None
-    if may_share or tuning.clustered is not None:
-        shared = plan_strided_split_held(choice, kept, pack)
-        if shared is not None:
-            return shared
-    may_hold = problem.length > 0 and (not plain or (choice.algorithm is None and tuning == Tuning()))
-    if choice.algorithm != "strided_split" and may_hold and tuning.staged is None:
-        held = plan_strided_held(choice, kept, pack)
-        if held is not None:
-            return held
+    held = _plan_held(replace(choice, why=[*choice.why]), kept, pack)
+    walk = cut_walk(choice, kept, pack)
+    if held is not None and walk is None:
+        return held
     if not plain and tuning.pack is None:
         pack = min(pack, HELD_PACK)  # 4096x4096 bfloat16, dim 0, 41.0 with packs of 4, 43.9 with 8
     if not choice.elementwise and choice.algorithm is None and tuning.across is None and tuning.threads is None:
-        cut = cut_reduced(choice, kept, pack)
+        walks = walk is not None and (held is not None or problem.length >= LONG_WALK_STEPS)
+        cut = walk if walks else cut_reduced(choice, kept, pack)
         if cut is None:
             return plan_strided_split(choice, kept, min(pack, SHARED_REDUCED_PACK) if plain else pack)
         pack, across, threads = cut
@@ -110,6 +106,21 @@ def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
         # The next tile comes to where steps of the last have been written from.
         waves=1 if staged and choice.elementwise else WAVES,
     )
+
+
+def _plan_held(choice: Choice, kept: tuple[Axis, ...], pack: int) -> CudaPlan | None:
+    """The plan by tiles that wait in registers, of several blocks or of one, if there is one."""
+    problem, tuning = choice.problem, choice.tuning
+    plain = problem.op in REDUCTIONS
+    may_share = choice.algorithm in (None, "strided_split") and not plain and tuning.staged is None
+    if may_share or tuning.clustered is not None:
+        shared = plan_strided_split_held(choice, kept, pack)
+        if shared is not None:
+            return shared
+    may_hold = problem.length > 0 and (not plain or (choice.algorithm is None and tuning == Tuning()))
+    if choice.algorithm != "strided_split" and may_hold and tuning.staged is None:
+        return plan_strided_held(choice, kept, pack)
+    return None
 
 
 def _inner_last(kept: tuple[Axis, ...]) -> tuple[Axis, ...]:

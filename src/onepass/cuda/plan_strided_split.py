@@ -110,7 +110,7 @@ def _walk(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Walk:
         return Walk(SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
     if _many_neighbours(choice, kept):
         return WALK_OF_MANY
-    # Four such blocks leave their threads 32 registers: ptxas makes do with them, but not for sm_100 and later.
+    # Of sm_100 and later, where ptxas wants more registers, nothing was measured with three.
     return WALK_OF_FEW if choice.device.major < 10 else WALK_OF_FEW._replace(resident=STRIDED_SPLIT_RESIDENT)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..problem import REDUCTIONS, Axis
-from .kernel_plan import Choice
+from .kernel_plan import Choice, Tuning
 from .rounding import ceil_div, ceil_power, floor_power, near_power
 from .thresholds import LONE_THREADS, LOOP_THREADS, WARP_THREADS
 from .tile_cut import neighbours
@@ -14,14 +14,23 @@ from .tile_thresholds import (
     FEWEST_REDUCED_STEPS,
     FEWEST_SHARED_NEIGHBOURS,
     FEWEST_SMALL_REDUCED_THREADS,
+    FEWEST_WALK_ACROSS,
+    FEWEST_WALK_ELEMENTS,
+    FEWEST_WALK_NEIGHBOURS,
+    FEWEST_WALK_STEPS,
+    FEWEST_WALK_THREADS,
     MOST_REDUCED_TILE_THREADS,
     MOST_STEPS_SIDE_BY_SIDE,
+    MOST_UNWRITTEN_SINGLE_STEPS,
+    MOST_UNWRITTEN_STEPS,
+    MOST_WALK_THREADS,
     REDUCED_TILE_THREADS_PER_MULTIPROCESSOR,
     REDUCED_TILES_PER_MULTIPROCESSOR,
     SHARED_STEPS,
     SMALL_REDUCED_ACROSS,
     SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR,
     TILE_BYTES,
+    WALK_PACK,
 )
 
 
@@ -48,6 +57,30 @@ def cut_reduced(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedC
     if widest == 1 and 1 < neighbours(choice, kept, 1) < FEWEST_SHARED_NEIGHBOURS:
         return _of_few_neighbours(choice) if one_block_will_do else None
     return _of_many(choice, kept, widest)
+
+
+def cut_walk(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedCut | None:
+    """The cut where logarithms of sums of long columns are better walked along than held: as many threads to a column
+    as fill the GPU, in tiles as wide as blocks then are. None where they are not."""
+    problem, multiprocessors = choice.problem, choice.device.multiprocessors
+    may = problem.op == "logsumexp" and choice.algorithm is None and choice.tuning == Tuning()
+    if not may or choice.registers_per_element > 1 or neighbours(choice, kept, 1) < FEWEST_WALK_NEIGHBOURS:
+        return None
+    pack = min(widest, WALK_PACK[choice.x_size])
+    single = choice.x_size == 2 and pack == 1
+    if single and MOST_UNWRITTEN_STEPS < problem.length <= MOST_UNWRITTEN_SINGLE_STEPS:
+        return None
+    columns = max(1, ceil_div(problem.rows, pack))
+    along = floor_power(max(1, MOST_WALK_THREADS * multiprocessors // columns))
+    along = min(along, LOOP_THREADS // FEWEST_WALK_ACROSS)
+    across = min(32, LOOP_THREADS // along)
+    threads = ceil_div(columns, across) * across * along
+    of_a_thread = problem.length * pack // along
+    if problem.length < FEWEST_WALK_STEPS or of_a_thread < FEWEST_WALK_ELEMENTS:
+        return None
+    if threads < FEWEST_WALK_THREADS * multiprocessors:
+        return None
+    return ReducedCut(pack, across, across * along)
 
 
 def _wanted(choice: Choice, columns: int) -> float:
@@ -89,6 +122,8 @@ def _of_few_neighbours(choice: Choice) -> ReducedCut:
 def _of_many(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut | None:
     problem = choice.problem
     kind = "plain" if problem.op in REDUCTIONS else problem.op
+    if kind == "logsumexp" and choice.x_size == 4 and choice.device.major >= 10:
+        pack = min(pack, 2)  # of 4, kernels spill there
     columns = max(1, ceil_div(problem.rows, pack))
     along = min(_wanted(choice, columns) / (1 if pack <= 4 else 2), problem.length / FEWEST_REDUCED_STEPS)
     # A few more logarithms of sums than are at work at once would take as long as twice as many: 31x1931x1356 float32,

@@ -161,9 +161,17 @@ LONE_THREADS = 1024
 # maximum, not held. Measured on an H200, logarithms of sums by blocks of the threads that follow, against a block that
 # holds the row: 32768x8192 bfloat16 1.09x, 4096x32768 1.6x, 8192x16384 float32 1.08x, 8192x8192 0.94x.
 MOST_HELD_LOGSUMEXP = {2: 8 << 10, 4: 32 << 10, 8: 128 << 10}
-# Threads for such a row: 8192x50257 bfloat16 1.31x over 512, 4096x128256 1.02x, and of fewer rows as many as leave no
-# block waiting for its turn: 2048x16384 float32 1.25x with 64 over 128, 512x128256 bfloat16 1.17x with 256 over 512.
+# But if all rows are no more bytes than that for a multiprocessor, rows of so many are held. H200, November 2026, us,
+# bfloat16 1x5007 4.8 for 6.1, 216x4848 5.9 for 7.5, 128x8192 5.9 for 6.9, 85x12301 6.4 for 7.7, 34x30509 7.6 for 8.1,
+# but 256x16384 9.2 for 8.6; float32 95x11002 7.4 for 8.0, but 256x16384 12.7 for 11.5.
+HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR = 36 << 10
+MOST_HELD_LOGSUMEXP_OF_FEW = 64 << 10
+# Threads for such a row: 8192x50257 bfloat16 1.31x over 512, 4096x128256 1.02x, and of no more rows than that for a
+# multiprocessor as many as leave no block waiting for its turn, each with 64 registers: H200, November 2026, us,
+# float32 168x100003 30.7 with 512 for 35.5 with 1024, 365x45919 27.6 with 256 for 31.5, 550x30509 29.5 with 128 for
+# 32.5, 1525x11002 28.7 with 64 for 30.7; bfloat16 18.8 for 22.6, 17.3 for 19.2, 17.9 for 19.5, 17.3 for 18.0.
 ONLINE_THREADS = 128
 ONLINE_PACKS = 16  # per thread, at least: 32768x8192 bfloat16 1.07x over 8
-ONLINE_THREADS_PER_MULTIPROCESSOR = 1536
+ONLINE_THREADS_PER_MULTIPROCESSOR = 1024
+MOST_ONLINE_AT_ONCE = 24
 SEED_THREADS = 256  # the textbook kernel's

@@ -114,9 +114,10 @@ class Walk(NamedTuple):
 
 
 # Logarithms of sums of many neighbours that go by element, and of few: 10000x1001 float32, dim 0, 25.6 for 30.4 in
-# tiles of 128 bytes that are all at work at once; 64x50176x3, dim 1, 25.7 for 29.1 by blocks of 256.
+# tiles of 128 bytes that are all at work at once; 64x50176x3, dim 1, 25.7 for 29.1 by blocks of 256, 128x60000x2 32.9
+# by three blocks, 39.1 by four, whose threads have 32 registers each and spill.
 WALK_OF_MANY = Walk(256, 2, width=64, rounds=2)
-WALK_OF_FEW = Walk(512, 4)
+WALK_OF_FEW = Walk(512, 3)
 # What is written and goes by element, by its bytes: read twice by blocks that fill the GPU. H200, November 2026, us,
 # for slices in shared memory, dim 1: softmax float32 3x678102x43 764 for 1211, 3x678102x7 98.5 for 124, 8x60000x25 80.8
 # for 114, 1x50000x999 262 for 328, 19x23712x219 518 for 582; log_softmax 2x100000x101 124 for 198, 32x39880x105 782 for
@@ -236,6 +237,22 @@ UNWRITTEN_TILES = {
         SharedTile(8, 256, 16, 40, pack=1),
     ],
 }
+# Logarithms of sums of so many steps and neighbours at least are walked along, not held: in packs of so many columns,
+# so many across at least, by so many threads for a multiprocessor at least and at most, each with so many elements.
+# From LONG_WALK_STEPS on also what was not held: no wider packs, no runs. H200, November 2026, us, dim 1, bfloat16:
+# 262x1000x64 19.5 for 25.4, 8x1000x2000 20.3 for 25.2, 2x1000x8192 19.0 for 25.4, 22x3000x64 11.5 for 17.1, 34x10000x49
+# 26.2 for 51.5, 99x10000x17 25.5 for 34.3, but 1x1000x4863, of which there are 589 threads, 12.3 for 10.5, 29x3000x49
+# 11.5 for 10.3 and 7x1094x311, 17 elements each, 11.2 for 8.3; float32: 155x1177x166 50.2 for 73.2, 99x10000x17 33.1
+# for 57.5, 3x10000x501 33.8 for 44.8, 8x10000x200 33.5 for 38.2, but 55x1519x80 21.4 for 19.4, and of those walked
+# along 28x3000x200 36.7 for 34.4.
+FEWEST_WALK_STEPS = 1000
+FEWEST_WALK_NEIGHBOURS = 16
+WALK_PACK = {2: 2, 4: 1}
+FEWEST_WALK_ACROSS = 8
+FEWEST_WALK_THREADS = 600
+MOST_WALK_THREADS = 1100
+FEWEST_WALK_ELEMENTS = 20
+LONG_WALK_STEPS = 8192
 # Rows that are neighbours, at least, for those: of 4, 2000x1000x4 float32, dim 1, took 29.8 for 25.7 by one block.
 FEWEST_SHARED_NEIGHBOURS = 8
 # Of fewer neighbours, rows of so many steps, at least, in tiles as wide as these and so many columns at least, an

@@ -36,17 +36,13 @@ struct RunPart : RunSteps<kShape.threads, kShape.pack, kShape.whole> {
         store_pack<N, true>(y + this->cut.first_of(pack), values);
     }
 
-    // Calls visit(i, value) for the elements of packs that are there in part; the others are `fill`.
+    // Calls visit(values) for packs that are there in part, a step each; the other elements are `fill`.
     template <class Visit>
     __device__ __forceinline__ void for_each_edge(C fill, Visit&& visit) const {
         this->for_each_part([&](int64 pack) {
-            C values[N];
-            this->cut.load_part(x, pack, fill, values);
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                C value[1] = {values[i]};
-                visit(i, value);
-            }
+            C values[1][N];
+            this->cut.load_part(x, pack, fill, values[0]);
+            visit(values);
         });
     }
 
@@ -109,10 +105,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     for (int64 run = place.team; run < runs; run += place.teams) {
         others.begin_row();
         const Part part(job, run, place.rank, places);
-        OnlineState<V> mine[N];
-        part.for_each_edge(-kInfinity<C>, [&](int i, auto& value) { mine[i].push(value); });
-        for_each_column_pack<kAhead>(part, 0, part.whole, -kInfinity<C>,
-                                     [&](int i, auto& of_column) { mine[i].push(of_column); });
+        OnlineStates<V, N> mine;
+        part.for_each_edge(-kInfinity<C>, [&](const auto& values) { mine.push(values); });
+        push_steps<kAhead>(mine, part, 0, part.whole);
         C max[N];
         Sum<C> sum[N];
         totals_of<Op, V, true>(mine, reduce, max, sum);
@@ -150,6 +145,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using C = typename Part::C;
     using State = typename Op::template State<C>;
     using Reduce = RunReduce<State, kShape.threads, kShape.pack>;
+    constexpr int N = kShape.pack;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     const auto place = TeamPlace::of<0>(job);
     TeamMemory<State, kShape.most_columns> others(job, place);
@@ -161,9 +157,15 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     for (int64 run = place.team; run < runs; run += place.teams) {
         others.begin_row();
         const Part part(job, run, place.rank, places);
-        State state[kShape.pack];
+        State state[N];
         push_columns<Op, In, kInFlight - 1>(part, 0, part.whole, state);  // of four, extremes spill on sm_100
-        part.for_each_edge(Op::template fill<C>(), [&](int i, auto& value) { Op::template push<In>(state[i], value); });
+        part.for_each_edge(Op::template fill<C>(), [&](const auto& values) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const C value[1] = {values[0][i]};
+                Op::template push<In>(state[i], value);
+            }
+        });
         reduce_run(state, Op::template identity<C>(), typename Op::Combine(), reduce, places, others);
         if (run + place.teams >= runs) leaving = others.leave();
         if (place.rank == 0) part.write_columns(run, places, [&](int i) { return Op::finish(state[i], job.length); });

@@ -49,6 +49,21 @@ inline constexpr bool kMasks = requires { requires Load::kMasks; };
 
 // ---- one row in memory ----
 
+// A pack that waits to be looked at: as it was read, if that is what it is. Widened, 16 bits take twice the registers.
+template <class In, class C, int N, bool kAsRead>
+struct WaitingPack {
+    choose<kAsRead, typename Pack<In, N>::Words, typename Pack<C, N>::Elements> of;
+
+    __device__ __forceinline__ void get(C (&to)[N]) const {
+        if constexpr (kAsRead) {
+            widen_words<In>(of, to);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; ++i) to[i] = of.at[i];
+        }
+    }
+};
+
 // The row's elements as values of type C. kWide: its packs lie on pack boundaries. kShared: it lies in shared memory.
 template <class In, class C, class Load, bool kWide, bool kShared = false>
 struct Reader {
@@ -59,6 +74,16 @@ struct Reader {
     Load load;
 
     __device__ __forceinline__ C one(int64 column) const { return load(widen<C>(x[column]), row, column); }
+
+    // A pack that is looked at later.
+    template <int N>
+    __device__ __forceinline__ void ask(int64 column, WaitingPack<In, C, N, kAsRead>& to) const {
+        if constexpr (kAsRead) {
+            to.of = load_words<N>(x + column);
+        } else {
+            pack(column, to.of.at);
+        }
+    }
 
     // kOnce: as load_words'.
     template <bool kOnce = false, int N>

@@ -13,6 +13,9 @@ namespace onepass::cuda {
 inline constexpr int kWarpLanes = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
+// Of so many threads each, that 1024 threads are, with 64 registers each: no more than sm_75 has room for.
+constexpr int blocks_of_1024(int threads) { return 1024 / threads < 16 ? 1024 / threads : 16; }
+
 // ---- combinations ----
 
 struct Add {

@@ -9,12 +9,13 @@
 
 namespace onepass::cuda {
 
-// What a kernel for such rows has to know at compile time of how they are read and written. kThreads: of a block that
-// has a row, or a part of one, to itself; 0: fewer do.
+// What a kernel for such rows has to know at compile time of how they are read and written. kBlockThreads: of a block
+// that has a row, or a part of one, to itself; 0: fewer do.
 template <class Op, class In, class Out, int kAxes, int kPack, Alignment kAlignment, class Load, class Store,
-          int kThreads = 0>
+          int kBlockThreads = 0>
 struct Rows {
     static constexpr int N = kPack;
+    static constexpr int kThreads = kBlockThreads;
     static constexpr bool kMasked = kMasks<Load>;
     using C = Compute<In, Out>;
     using V = Precision<In, Out>;
@@ -26,6 +27,7 @@ struct Rows {
         Writer<Out, C, Store> writer;
         RowCut cut;
     };
+    using Waiting = WaitingPack<In, C, N, decltype(Row::reader)::kAsRead>;
 
     // Stores must be aligned: one that straddles a boundary costs memory traffic, a load that does costs a look-up in
     // the first cache. So rows are cut by their result if that is a row.
@@ -40,9 +42,7 @@ struct Rows {
         }
     }
 
-    static __device__ __forceinline__ Exponential<V> exponential_of(C max) {
-        return cuda::exponential_of<Op, V, kMasked>(max);
-    }
+    static __device__ __forceinline__ auto exponential_of(C max) { return cuda::exponential_of<Op, V, kMasked>(max); }
     template <class Transform>
     static __device__ __forceinline__ auto exponential_of(C max, Transform&& transform) {
         return cuda::exponential_of<Op, V, kMasked>(max, transform);

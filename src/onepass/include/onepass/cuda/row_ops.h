@@ -26,6 +26,19 @@ __device__ __forceinline__ C sum_of_each(C (&x)[N], const F& f) {
     return sum_of(terms);
 }
 
+// Exponentials relative to the maximum itself, whose own is exactly 1, which are added up and no more.
+template <class V>
+struct ExponentialBelow {
+    using C = typename ExpTable<V>::Compute;
+    C max;
+
+    __device__ __forceinline__ C operator()(C x) const { return static_cast<C>(exp_below(V(x - max))); }
+};
+
+// Which of them `Op` wants.
+template <class Op, class V, bool kShifted = true>
+using ExponentialOf = choose<Op::kElementwise, Exponential<V, kShifted || Op::kExact>, ExponentialBelow<V>>;
+
 // One of ops.h's operations, from what is computed in to the same.
 template <class V, class Op>
 struct Applied {
@@ -87,22 +100,26 @@ struct LogSumExp {
     static constexpr bool kExact = true;
 
     template <class V, bool kMasked, class C>
-    static __device__ __forceinline__ C finish(C max, const Exponential<V>&, Sum<C> sum) {
+    static __device__ __forceinline__ C finish(C max, const ExponentialBelow<V>&, Sum<C> sum) {
         return fabs(max) == kInfinity<C> ? max : max + log_of_sum<V>(sum);
     }
 };
 
 // The exponential of a row with this maximum. Of a row masked out altogether: relative to 0, whatever it is worth.
 template <class Op, class V, bool kMasked, class C>
-__device__ __forceinline__ Exponential<V> exponential_of(C max) {
+__device__ __forceinline__ ExponentialOf<Op, V> exponential_of(C max) {
     if (kMasked && max == -kInfinity<C>) max = C(0);
-    return {anchor_at<V, Op::kExact>(max)};
+    if constexpr (Op::kElementwise) {
+        return {anchor_at<V, Op::kExact>(max)};
+    } else {
+        return {max};
+    }
 }
 
 // The same of a row that waits where it can be changed: what is to be subtracted from huge numbers is, once, by
 // transform(f), and no exponential has to do it. Exponentials relative to the maximum itself do it each.
 template <class Op, class V, bool kMasked, class C, class Transform>
-__device__ __forceinline__ Exponential<V, Op::kExact> exponential_of(C max, Transform&& transform) {
+__device__ __forceinline__ ExponentialOf<Op, V, false> exponential_of(C max, Transform&& transform) {
     if constexpr (Op::kExact) {
         return exponential_of<Op, V, kMasked>(max);
     } else {

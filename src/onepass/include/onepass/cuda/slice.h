@@ -16,6 +16,10 @@ struct From {
     int64 begin;
 
     __device__ __forceinline__ auto one(int64 column) const { return whole.one(begin + column); }
+    template <class WaitingPack>
+    __device__ __forceinline__ void ask(int64 column, WaitingPack& to) const {
+        whole.ask(begin + column, to);
+    }
     template <class C>
     __device__ __forceinline__ void one(int64 column, C value) const {
         whole.one(begin + column, value);

@@ -53,7 +53,7 @@ struct MergeTotals {
     }
 
     // The exponential of a part. Of one without a number in it: relative to 0; its sum will not count.
-    static __device__ __forceinline__ Exponential<V> exponential_of_part(C max) {
+    static __device__ __forceinline__ ExponentialOf<Op, V> exponential_of_part(C max) {
         return exponential_of<Op, V, true>(max);
     }
     // kChanges: `transform` may change the part.
@@ -66,7 +66,7 @@ struct MergeTotals {
         }
     }
 
-    static __device__ __forceinline__ C to_row(C part_max, const Exponential<V>& row) {
+    static __device__ __forceinline__ C to_row(C part_max, const ExponentialOf<Op, V>& row) {
         if (part_max == -kInfinity<C>) return C(0);
         if constexpr (Op::kExact) {
             return row(part_max) * C(ExpTable<V>::kUnbias);  // the exponential of the part's own maximum is 1
@@ -77,7 +77,7 @@ struct MergeTotals {
 
     // The total of states, relative to `max`, which is that of all of them at least.
     template <int kStates>
-    static __device__ __forceinline__ State relative_to(C max, const Exponential<V>& row,
+    static __device__ __forceinline__ State relative_to(C max, const ExponentialOf<Op, V>& row,
                                                         const State (&states)[kStates]) {
         State total = identity();
         total.max = max;
@@ -319,12 +319,12 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     for (int64 r = place.team, next; r < job.rows; r = next) {
         exchange.begin_row();
         const auto slice = Slice<Rows>::at(job, r, job, place.rank);
-        OnlineState<V> mine;
-        constexpr int kLeft = Op::kElementwise ? 1 : kInFlight - 1;
-        for_each<T, N, kInFlight, kLeft>(slice, threadIdx.x, [&](int64, auto& values) { mine.push(values); });
-        auto sum = mine.d;
-        if (mine.m != -kInfinity<C>) sum = anchored<Op, V>(sum, mine.m, Totals::exponential_of_part(mine.m));
-        const auto total = exchange(Totals::pack(mine.m, sum), Totals::identity(), Totals());
+        OnlineStates<V> mine;
+        push_row<Rows, Op::kElementwise>(mine, slice);
+        const C max = mine.max(0);
+        auto sum = mine.sum(0);
+        if (max != -kInfinity<C>) sum = anchored<Op, V>(sum, max, Totals::exponential_of_part(max));
+        const auto total = exchange(Totals::pack(max, sum), Totals::identity(), Totals());
         next = exchange.row_after(r);
         if (next >= job.rows) leaving = exchange.leave();
         const auto result = Rows::finish(total.max, Rows::exponential_of(total.max), Totals::sum_of(total));

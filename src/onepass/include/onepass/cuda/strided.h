@@ -12,9 +12,13 @@
 
 namespace onepass::cuda {
 
-// Running maxima and sums, and doubles, one block at least: told no number, ptxas spills them to make room for another.
+// Running maxima and sums with 64 registers, doubles and wide packs with as many as they want: told no number, ptxas
+// spills them to make room for another block.
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads, !kShape.staged || kSame<Compute<In, Out>, double>)
+__global__ void __launch_bounds__(kShape.threads, kShape.staged ? kSame<Compute<In, Out>, double>
+                                                  : kSame<Compute<In, Out>, double> || kShape.pack > 4
+                                                      ? 1
+                                                      : blocks_of_1024(kShape.threads))
     strided(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         C max[N];
         held.maxima(max);
         reduce(max, Max());
-        Exponential<V> exponential[N];
+        ExponentialOf<Op, V> exponential[N];
         Sum<C> sum[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) exponential[i] = exponential_of<Op, V, kHasMask>(max[i]);

@@ -40,6 +40,12 @@ using Compute = choose<kSame<In, double> || kSame<Out, double>, double, float>;
 template <class C>
 inline constexpr C kInfinity = static_cast<C>(__builtin_bit_cast(double, 0x7ff0000000000000ull));
 
+// The lowest number.
+template <class C>
+inline constexpr C kLowest = static_cast<C>(-0x1.fffffffffffffp1023);
+template <>
+inline constexpr float kLowest<float> = -0x1.fffffep127f;
+
 // -inf as it is in memory.
 template <class T>
 inline constexpr T kMinusInfinity = -kInfinity<T>;

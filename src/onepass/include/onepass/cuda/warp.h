@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ J
     typename Rows::Row row[R];
     Held<C, kShape.lanes, kShape.packs, typename Rows::RowCut, kShape.padded> held[R];
     C max[R];
-    Exponential<typename Rows::V, Op::kExact> exponential[R];
+    ExponentialOf<Op, typename Rows::V, false> exponential[R];
     Sum<C> sum[R];
 
 #pragma unroll

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kShape.threads, kSame<Compute<In, Out>, double
     const typename Rows::RowCut cut{slabs.length / kShape.pack, 0, 0};
     Held<C, kShape.lanes, kShape.packs, typename Rows::RowCut, kShape.padded> held[R];
     C max[R];
-    Exponential<typename Rows::V, Op::kExact> exponential[R];
+    ExponentialOf<Op, typename Rows::V, false> exponential[R];
     Sum<C> sum[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
