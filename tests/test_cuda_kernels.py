@@ -220,6 +220,10 @@ def rising_and_falling(shape, dtype):
     return x
 
 
+def rising_and_falling_columns(shape, dtype):
+    return rising_and_falling(shape[::-1], dtype).T
+
+
 for length in (3, 130, 256, 259, 515, 1024, 2100, 4099):
     for dtype in ("float32", "bfloat16", "float64"):
         values = functools.partial(rising_and_falling, dtype=dtype)
@@ -227,7 +231,7 @@ for length in (3, 130, 256, 259, 515, 1024, 2100, 4099):
         add(("rising",), f"{length} {dtype}", "logsumexp", rows, dtype, None, "online", **options)
 for op in SOFTMAX_FAMILY:
     for dtype in ("float32", "bfloat16", "float64"):
-        values = lambda shape, dtype=dtype: rising_and_falling(shape[::-1], dtype).T  # noqa: E731
+        values = functools.partial(rising_and_falling_columns, dtype=dtype)
         options = {"values": values, "tuning": Tuning(staged=False)}
         add(("rising",), f"{op} {dtype} columns", op, Layout((300, 6), 0), dtype, None, "strided", **options)
 

@@ -173,15 +173,15 @@ def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
 def test_logarithms_of_sums_elsewhere():
     """What a block of fewer threads cannot hold is walked along; packs of four spill on GPUs that came later."""
 
-    def shape(sizes, dim, dtype, device="h200", tuning=None):
-        problem = make_problem("logsumexp", dtype, sizes, normalize_dims("logsumexp", dim, sizes))
+    def plan_of(shape, dim, dtype, device="h200", tuning=None):
+        problem = make_problem("logsumexp", dtype, shape, normalize_dims("logsumexp", dim, shape))
         return make_cuda_plan(problem, by_name(device), addresses=(0, 0), tuning=tuning)
 
-    assert shape((85, 12301), -1, "bfloat16", tuning=Tuning(threads=1024)).algorithm == "block"
-    assert shape((85, 12301), -1, "bfloat16", tuning=Tuning(threads=64)).algorithm == "online"
-    assert dict(shape((28, 3000, 200), 1, "float32").shape)["pack"] == 4
-    assert dict(shape((28, 3000, 200), 1, "float32", "b200").shape)["pack"] == 2
-    assert dict(shape((28, 3000, 200), 1, "float32", "a100").shape)["pack"] == 4
+    assert plan_of((85, 12301), -1, "bfloat16", tuning=Tuning(threads=1024)).algorithm == "block"
+    assert plan_of((85, 12301), -1, "bfloat16", tuning=Tuning(threads=64)).algorithm == "online"
+    assert dict(plan_of((28, 3000, 200), 1, "float32").shape)["pack"] == 4
+    assert dict(plan_of((28, 3000, 200), 1, "float32", "b200").shape)["pack"] == 2
+    assert dict(plan_of((28, 3000, 200), 1, "float32", "a100").shape)["pack"] == 4
 
 
 def test_blocks_of_long_columns():

@@ -64,7 +64,9 @@ def cut_walk(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedCut 
     as fill the GPU, in tiles as wide as blocks then are. None where they are not."""
     problem, multiprocessors = choice.problem, choice.device.multiprocessors
     may = problem.op == "logsumexp" and choice.algorithm is None and choice.tuning == Tuning()
-    if not may or choice.registers_per_element > 1 or neighbours(choice, kept, 1) < FEWEST_WALK_NEIGHBOURS:
+    if not may or choice.registers_per_element > 1 or problem.length < FEWEST_WALK_STEPS:
+        return None
+    if neighbours(choice, kept, 1) < FEWEST_WALK_NEIGHBOURS:
         return None
     pack = min(widest, WALK_PACK[choice.x_size])
     single = choice.x_size == 2 and pack == 1
@@ -75,12 +77,8 @@ def cut_walk(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedCut 
     along = min(along, LOOP_THREADS // FEWEST_WALK_ACROSS)
     across = min(32, LOOP_THREADS // along)
     threads = ceil_div(columns, across) * across * along
-    of_a_thread = problem.length * pack // along
-    if problem.length < FEWEST_WALK_STEPS or of_a_thread < FEWEST_WALK_ELEMENTS:
-        return None
-    if threads < FEWEST_WALK_THREADS * multiprocessors:
-        return None
-    return ReducedCut(pack, across, across * along)
+    enough = problem.length * pack // along >= FEWEST_WALK_ELEMENTS and threads >= FEWEST_WALK_THREADS * multiprocessors
+    return ReducedCut(pack, across, across * along) if enough else None
 
 
 def _wanted(choice: Choice, columns: int) -> float:
