@@ -59,22 +59,6 @@ __device__ __forceinline__ void staged_totals(const Part& part, const Staged& st
     total_of_columns<Op>(sum, reduce);
 }
 
-// Calls visit(i, x) for packs of a thread's steps of its i-th column: those that are asked for together, and `fill` for
-// what the last pack lacks.
-template <int kAhead, class Part, class C, class Visit>
-__device__ __forceinline__ void for_each_column_pack(const Part& part, int64 begin, int64 end, C fill, Visit&& visit) {
-    const auto read = [&](int64 step, C(&to)[Part::N]) { part.load(step, to); };
-    for_each_filled_group<C, kAhead>(part, begin, end, fill, read, [&]<int kCount, int N>(C(&x)[kCount][N]) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            C of_column[kCount];
-#pragma unroll
-            for (int k = 0; k < kCount; ++k) of_column[k] = x[k][i];
-            visit(i, of_column);
-        }
-    });
-}
-
 // Adds a thread's steps to what it has seen of its columns.
 template <int kAhead, class V, int N, class Part>
 __device__ __forceinline__ void push_steps(OnlineStates<V, N>& mine, const Part& part, int64 begin, int64 end) {
@@ -114,8 +98,17 @@ __device__ __forceinline__ void push_columns(const Part& part, int64 begin, int6
     constexpr int kAhead = N < 4 ? 16 / N : kWide;
 #pragma unroll
     for (State& s : state) s = Op::template identity<C>();
-    for_each_column_pack<kAhead>(part, begin, end, Op::template fill<C>(),
-                                 [&](int i, auto& of_column) { Op::template push<In>(state[i], of_column); });
+    const auto read = [&](int64 step, C(&to)[N]) { part.load(step, to); };
+    const auto push = [&]<int kCount>(const C(&x)[kCount][N]) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            C of_column[kCount];
+#pragma unroll
+            for (int k = 0; k < kCount; ++k) of_column[k] = x[k][i];
+            Op::template push<In>(state[i], of_column);
+        }
+    };
+    for_each_filled_group<C, kAhead>(part, begin, end, Op::template fill<C>(), read, push);
 }
 
 }  // namespace onepass::cuda

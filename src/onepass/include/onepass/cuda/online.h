@@ -128,7 +128,7 @@ __device__ __forceinline__ void push_all(OnlineStates<typename Rows::V>& mine, c
 
     static_assert(decltype(row.cut)::kMostEdges <= kThreads);
     const bool has_edge = thread < row.cut.edges();
-    C edge[1];
+    C edge[1] = {-kInfinity<C>};
     if (has_edge) edge[0] = row.reader.one(row.cut.edge_column(thread));
     Waiting left[kTogether], ring[kGroups][kTogether];
 #pragma unroll

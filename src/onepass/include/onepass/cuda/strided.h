@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.staged ? kSame<Compute<
 
 // 64 registers: told no number, ptxas waits for one load after the other to have 54.
 template <class Op, class In, class Out, Strided kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads, 1024 / kShape.threads)
+__global__ void __launch_bounds__(kShape.threads, blocks_of_1024(kShape.threads))
     strided_reduce(const __grid_constant__ Job<kShape.kept_axes + kShape.reduced_axes, Load, Store> job) {
     using Part = TilePart<In, Out, kShape, Load, Store>;
     using C = typename Part::C;
