@@ -77,19 +77,65 @@ inline VecD load_n(const double* p, int n, double fill) {
 template <class T>
     requires(sizeof(T) == 2)
 inline VecF load_n(const T* p, int n, float fill) {
-    alignas(16) T lanes[8] = {};
-    for (int i = 0; i < n; ++i) lanes[i] = p[i];
-    const VecF v = load(lanes);
+    std::uint64_t low = 0, high = 0;
+    const auto bits = [p](int first, auto to) {
+        __builtin_memcpy(&to, p + first, sizeof to);
+        return to;
+    };
+    // Two accesses that overlap. From memory, where elements were put one by one, a vector would have to wait for them.
+    if (n > 4) {
+        low = bits(0, std::uint64_t{});
+        high = bits(n - 4, std::uint64_t{}) >> 16 * (8 - n);
+    } else if (n > 1) {
+        low = bits(0, std::uint32_t{}) | std::uint64_t{bits(n - 2, std::uint32_t{})} << 16 * (n - 2);
+    } else if (n == 1) {
+        low = bits(0, std::uint16_t{});
+    }
+    const VecF v = widen(_mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low)), T{});
     return (VecF::Native)_mm256_blendv_ps(_mm256_set1_ps(fill), (__m256)v.v, _mm256_castsi256_ps(first_mask32(n)));
 }
-inline void store_n(float* p, VecF v, int n) { _mm256_maskstore_ps(p, first_mask32(n), (__m256)v.v); }
-inline void store_n(double* p, VecD v, int n) { _mm256_maskstore_pd(p, first_mask64(n), (__m256d)v.v); }
+// In halves: a masked store takes an AMD processor 40 operations, and the length of a row is the same for many.
+inline void store_n(float* p, VecF v, int n) {
+    if (n == 8) return store(p, v);
+    __m128 part = _mm256_castps256_ps128((__m256)v.v);
+    if (n & 4) {
+        _mm_storeu_ps(p, part);
+        part = _mm256_extractf128_ps((__m256)v.v, 1);
+        p += 4;
+    }
+    if (n & 2) {
+        _mm_storel_pi(reinterpret_cast<__m64*>(p), part);
+        part = _mm_movehl_ps(part, part);
+        p += 2;
+    }
+    if (n & 1) _mm_store_ss(p, part);
+}
+inline void store_n(double* p, VecD v, int n) {
+    if (n == 4) return store(p, v);
+    __m128d part = _mm256_castpd256_pd128((__m256d)v.v);
+    if (n & 2) {
+        _mm_storeu_pd(p, part);
+        part = _mm256_extractf128_pd((__m256d)v.v, 1);
+        p += 2;
+    }
+    if (n & 1) _mm_store_sd(p, part);
+}
 template <class T>
     requires(sizeof(T) == 2)
 inline void store_n(T* p, VecF v, int n) {
-    alignas(16) T lanes[8];
-    store(lanes, v);
-    for (int i = 0; i < n; ++i) p[i] = lanes[i];
+    if (n == 8) return store(p, v);
+    __m128i part = narrow(v, T{});
+    if (n & 4) {
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(p), part);
+        part = _mm_unpackhi_epi64(part, part);
+        p += 4;
+    }
+    if (n & 2) {
+        _mm_storeu_si32(p, part);
+        part = _mm_srli_epi64(part, 32);
+        p += 2;
+    }
+    if (n & 1) _mm_storeu_si16(p, part);
 }
 inline void stream(float* p, VecF v) { _mm256_stream_ps(p, (__m256)v.v); }
 inline void stream(double* p, VecD v) { _mm256_stream_pd(p, (__m256d)v.v); }
