@@ -1,6 +1,7 @@
 """Rows of a few elements, which a CPU transposes: alone and interleaved, right whatever lies beside them."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -18,6 +19,21 @@ LANES = _engine.vector_bytes() // 4
 LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
 ROWS = (3, 8 * LANES - 1, 8 * LANES, 16 * LANES + 1)
 INNER = (2, 3, 5, 8, 16)
+# Steps and what each of them has, past 64 elements: transposed by some vectors and operations, tiles by others.
+LONGER = (
+    (9, 8),
+    (12, 7),
+    (6, 15),
+    (30, 3),
+    (17, 11),
+    (100, 2),
+    (28, 7),
+    (67, 3),
+    (18, 16),
+    (25, 12),
+    (128, 4),
+    (171, 3),
+)
 
 
 def tiny_rows(dtype, shape):
@@ -68,7 +84,9 @@ def test_tiny_rows(op, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", (*SOFTMAX_FAMILY, *REDUCTIONS))
 def test_interleaved_tiny_rows(op, dtype, monkeypatch):
-    for length, inner, rows in itertools.product((2, 3, 5, 16), INNER, (LANES, 8 * LANES + 1)):
+    for (length, inner), rows in itertools.product(
+        (*itertools.product((2, 3, 5, 16), INNER), *LONGER), (LANES, 8 * LANES + 1)
+    ):
         check(op, dtype, (rows, length, inner), monkeypatch)
 
 
@@ -95,8 +113,9 @@ def same_but_for_nans(a, b):
 @pytest.mark.parametrize("op", SOFTMAX_FAMILY)
 def test_a_tiny_row_does_not_depend_on_those_beside_it(op, dtype, threads):
     """Nor on how many threads there are, and it may be written where it was."""
-    for length in LENGTHS:
-        x, calm = tiny_rows(dtype, (40_000 // length, length)), random_array((40_000 // length, length), dtype, sigma=3)
+    for row in (*((length,) for length in LENGTHS), *LONGER):
+        shape = (40_000 // math.prod(row), *row)
+        x, calm = tiny_rows(dtype, shape), random_array(shape, dtype, sigma=3)
         calm[::7] = x[::7]
         results = []
         for count in (1, 3):
@@ -104,7 +123,7 @@ def test_a_tiny_row_does_not_depend_on_those_beside_it(op, dtype, threads):
             results.append((getattr(onepass, op)(x, 1), getattr(onepass, op)(calm, 1)))
         assert all(same_but_for_nans(one, three) for one, three in zip(*results, strict=True))
         of_x, of_calm = results[0]
-        assert same_but_for_nans(of_x[::7], of_calm[::7]), length
+        assert same_but_for_nans(of_x[::7], of_calm[::7]), row
         if op != "logsumexp":
             assert same_but_for_nans(getattr(onepass, op)(x, 1, out=x), of_x)
 

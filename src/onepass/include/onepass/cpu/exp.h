@@ -301,18 +301,19 @@ inline double log_of_anchor(C shift, C magic) {
     return static_cast<double>(shift) + steps / Table::kSteps * kLn2;
 }
 
-// log(d) for positive normal d, lane by lane: exponent * ln2 + 2s + cubic, NaN for NaN. Relative accuracy also next to
-// 1, where log_softmax of a row with one dominant element lives: of a result of type C, and more.
-template <class C>
+// log(d / 2^kBias) for d from 2^-512 on, lane by lane: exponent * ln2 + 2s + cubic, NaN for NaN. Relative accuracy also
+// next to 1, where log_softmax of a row with one dominant element lives: of a result of type C, and more.
+template <class C, int kBias = 0>
 struct LogOfSum {
     VecD exponent, s, divisor, f, cubic;
 
     ONEPASS_INLINE explicit LogOfSum(VecD d) {
-        typedef std::int64_t Integers __attribute__((vector_size(kVectorBytes)));
-        const auto bits = bit_cast<Integers>(d);
-        const Integers offset = (bits - 0x3fe6a09e667f3bcd) >> 52;  // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
-        exponent = bit_cast<VecD>(offset + 0x4338000000000000) - VecD(0x1.8p52);
-        f = bit_cast<VecD>(bits - (offset << 52)) - VecD(1.0);
+        constexpr std::uint64_t kLow = 512;  // is added to exponents: AVX2 shifts nothing negative
+        // d = 2^offset * m, m in [sqrt(1/2), sqrt(2))
+        const auto offset = bit_cast<VecD::Bits>(d) - (0x3fe6a09e667f3bcd - (kLow << 52));
+        exponent = bit_cast<VecD>((offset >> 52) + 0x4338000000000000) - VecD(0x1.8p52 + kLow + kBias);
+        const auto inverse = ((1023 + kLow) << 52) - (offset & 0xfff0000000000000);
+        f = fma(d, bit_cast<VecD>(inverse), VecD(-1.0));  // m - 1, exactly
         divisor = VecD(2.0) + f;
         s = f / divisor;
         const VecD z = s * s;
@@ -320,7 +321,7 @@ struct LogOfSum {
         constexpr int kLast = sizeof(C) == 8 ? 23 : 13;
         VecD p = 2.0 / kLast;
         for (int odd = kLast - 2; odd >= 3; odd -= 2) p = fma(p, z, VecD(2.0 / odd));
-        cubic = s * z * p + (d - d);
+        cubic = s * z * p;
     }
     ONEPASS_INLINE VecD value() const { return fma(exponent, VecD(kLn2), s + s + cubic); }
     // The logarithm in two parts, what rounding s has lost with them: 2^-59 of it.
@@ -334,7 +335,6 @@ struct LogOfSum {
         low = rest - (high - sum);
     }
 };
-inline double log_of_sum(double d) { return LogOfSum<double>(VecD(d)).value().v[0]; }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -59,8 +59,9 @@ struct LosslessColumnSum<float> : LosslessSum {
     }
 };
 
-// kWide: sums of float32 in float64, as precise as those of rows.
-template <class T, bool kWide = false>
+// kWide: sums of float32 in float64, as precise as those of rows. kInPlace: results hold the exponentials first, of any
+// number of rows.
+template <class T, bool kWide = false, bool kInPlace = false>
 class ShortColumns {
     using C = Compute<T>;
     using V = Vec<C>;
@@ -88,14 +89,28 @@ class ShortColumns {
     }
 
     void log_softmax(ShortRowsOf<const T> x) const {
-        each_group<C, kMostLogarithms>(width, [&]<int kCount>(int j, int lanes)
-                                                  ONEPASS_INLINE_BODY { this->log_softmax_of<kCount>(x, j, lanes); });
+        by_blocks(x, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
+            alignas(kCacheLine) C lse[kBlock], lse_low[kBlock];
+            split_all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse, lse_low);
+            each_group<C, kMostVectors>(n, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+                this->template write<kCount>(begin + j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
+                    const LogSoftmaxOp<V> op{load(lse + j + k * W), load(lse_low + j + k * W)};
+                    return op(vector_of<kCount, T>(x.row(d) + begin + j, k, lanes, C(0)));
+                });
+            });
+        });
     }
 
     // One row of results.
     void logsumexp(ShortRowsOf<const T> x) const {
-        each_group<C, kMostLogarithms>(
-            width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->logsumexp_of<kCount>(x, j, lanes); });
+        by_blocks(x, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
+            alignas(kCacheLine) C lse[kBlock];
+            const bool finite = all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse);
+            if (!finite) this->logsumexp_of_infinite(x, begin, n, top, lse);
+            each_group<C, 1>(n, [&]<int>(int j, int lanes) ONEPASS_INLINE_BODY {
+                lanes == W ? store(y.at + begin + j, load(lse + j)) : store_n(y.at + begin + j, load(lse + j), lanes);
+            });
+        });
     }
 
     // Gradients that sum, of dy and of what was saved; of float32.
@@ -130,6 +145,9 @@ class ShortColumns {
 
    private:
     static constexpr int kMostLogarithms = kMostVectors / 2;  // of which a column takes three registers
+    static constexpr int kBlock = 16 * W;
+
+    static constexpr int whole_vectors(int n) { return (n + W - 1) / W * W; }
 
     // Calls value(row, vector) for all of a group's results, and writes them; kMayPass: perhaps past the cache.
     template <int kCount, bool kMayPass = true, class Value>
@@ -156,22 +174,37 @@ class ShortColumns {
 
     // ---- softmax ----
 
+    // Where the exponentials of a group of columns wait, row by row.
+    struct Kept {
+        C* at;
+        std::int64_t stride;
+        ONEPASS_INLINE C* vector(std::int64_t d, int k) const { return at + d * stride + k * W; }
+    };
+
     template <int kCount>
     void softmax_of(ShortRowsOf<const T> x, int j, int lanes) const {
-        alignas(kCacheLine) C e[kMostRows * kCount * W];
+        if constexpr (kInPlace) {
+            softmax_by<kCount>(x, j, lanes, Kept{y.at + j, y.stride});
+        } else {
+            alignas(kCacheLine) C e[kMostRows * kCount * W];
+            softmax_by<kCount>(x, j, lanes, Kept{e, kCount * W});
+        }
+    }
+    template <int kCount>
+    ONEPASS_INLINE void softmax_by(ShortRowsOf<const T> x, int j, int lanes, Kept e) const {
         alignas(kCacheLine) double sum[kCount * W];
         const bool usual = softmax_if_usual<kCount>(x, j, lanes, e, sum);
         alignas(kCacheLine) C scale[kCount * W], scale_low[kCount * W];
         if (!usual) softmax_of_any(x, j, kCount, lanes, e, sum);
         reciprocals(sum, kCount * W, scale, scale_low);
         write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
-            return scaled(P(load(e + (d * kCount + k) * W)), P(load(scale + k * W)), P(load(scale_low + k * W)));
+            return scaled(P(load(e.vector(d, k))), P(load(scale + k * W)), P(load(scale_low + k * W)));
         });
     }
 
     // Every column's exponentials, and their sums.
     template <int kCount>
-    ONEPASS_INLINE bool softmax_if_usual(ShortRowsOf<const T> x, int j, int lanes, C* e, double* sums) const {
+    ONEPASS_INLINE bool softmax_if_usual(ShortRowsOf<const T> x, int j, int lanes, Kept e, double* sums) const {
         constexpr int kFew = kCount < kTogether ? kCount : kTogether;
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
@@ -186,7 +219,7 @@ class ShortColumns {
                 }
                 exp_all_of<T>(v, anchor);
                 for (int k = 0; k < kFew; ++k) {
-                    store(e + (d * kCount + first + k) * W, v[k]);
+                    store(e.vector(d, first + k), v[k]);
                     sum[first + k].add(v[k]);
                 }
             }
@@ -196,7 +229,7 @@ class ShortColumns {
     }
 
     // The same relative to each column's maximum. Of an infinite maximum all is NaN.
-    ONEPASS_APART void softmax_of_any(ShortRowsOf<const T> x, int j, int count, int lanes, C* e, double* sums) const {
+    ONEPASS_APART void softmax_of_any(ShortRowsOf<const T> x, int j, int count, int lanes, Kept e, double* sums) const {
         for (int k = 0; k < count; ++k) {
             V max_of = -kInfinity<C>;
             for (std::int64_t d = 0; d < rows; ++d) {
@@ -207,7 +240,7 @@ class ShortColumns {
             Sum sum;
             for (std::int64_t d = 0; d < rows; ++d) {
                 const V v = exp_of<T>(vector_of<1, T>(x.row(d) + j + k * W, 0, lanes, -kInfinity<C>), anchor);
-                store(e + (d * count + k) * W, v);
+                store(e.vector(d, k), v);
                 sum.add(v);
             }
             sum.store_lanes(sums + k * W);
@@ -250,28 +283,18 @@ class ShortColumns {
         for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
     }
 
-    template <int kCount>
-    void log_softmax_of(ShortRowsOf<const T> x, int j, int lanes) const {
-        alignas(kCacheLine) C top[kCount * W], lse[kCount * W], lse_low[kCount * W];
-        alignas(kCacheLine) double sums[kCount * W];
-        exponentials_below<kCount>(x, j, lanes, top, sums);
-        split_all_lse(top, sums, kUnbias<C>, kCount * W, lse, lse_low);
-        write<kCount>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
-            const LogSoftmaxOp<V> op{load(lse + k * W), load(lse_low + k * W)};
-            return op(vector_of<kCount, T>(x.row(d) + j, k, lanes, C(0)));
-        });
-    }
-
-    template <int kCount>
-    void logsumexp_of(ShortRowsOf<const T> x, int j, int lanes) const {
-        alignas(kCacheLine) C top[kCount * W], lse[kCount * W];
-        alignas(kCacheLine) double sums[kCount * W];
-        exponentials_below<kCount>(x, j, lanes, top, sums);
-        const bool finite = all_lse(top, sums, kUnbias<C>, kCount * W, lse);
-        if (!finite) logsumexp_of_infinite(x, j, lanes == W ? kCount * W : lanes, top, lse);
-        for (int k = 0; k < kCount; ++k) {
-            const V result = load(lse + k * W);
-            lanes == W ? store(y.at + j + k * W, result) : store_n(y.at + j, result, lanes);
+    // Calls finish(first column, their number, maxima, sums of exponentials) for blocks of columns. Logarithms are
+    // taken of a block together: of two vectors, a processor waits for every step of them.
+    template <class Finish>
+    ONEPASS_INLINE void by_blocks(ShortRowsOf<const T> x, Finish&& finish) const {
+        alignas(kCacheLine) C top[kBlock];
+        alignas(kCacheLine) double sums[kBlock];
+        for (int begin = 0; begin < width; begin += kBlock) {
+            const int n = width - begin < kBlock ? width - begin : kBlock;
+            each_group<C, kMostLogarithms>(n, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
+                this->exponentials_below<kCount>(x, begin + j, lanes, top + j, sums + j);
+            });
+            finish(begin, n, top, sums);
         }
     }
 

@@ -307,7 +307,7 @@ class ShortRows : RowBatches<T> {
             const Batch& next = three[(i + 1) % 3];
             Batch& after = three[(i + 2) % 3];
             finish_below(now, sums);
-            split_all_lse(top[i & 1], sums.sum, 1.0, W, high, low);
+            split_all_lse<0>(top[i & 1], sums.sum, W, high, low);
             take(after, first + 2 * W, end);
             const C* const next_top = top[(i + 1) & 1];
             Batches::template store_rows<true>(
@@ -337,7 +337,7 @@ class ShortRows : RowBatches<T> {
         add_all_below(b, top, sums);
         finish_below(b, sums);
         alignas(kCacheLine) C result[W];
-        if (!all_lse(top, sums.sum, 1.0, W, result)) {
+        if (!all_lse<0>(top, sums.sum, W, result)) {
             for (int r = 0; r < b.count; ++r) {
                 if (is_infinite(top[r])) result[r] = has_nan(b.x[r], n_) ? static_cast<C>(__builtin_nan("")) : top[r];
             }

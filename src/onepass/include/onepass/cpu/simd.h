@@ -235,19 +235,27 @@ ONEPASS_INLINE void stream_normal(T* p, Vec<C> a, Vec<C> b) {
     stream(p + kLanes<C>, b);
 }
 
-// As many elements as a vector of float64 has lanes, in float64; and back, rounded.
-inline VecD load_double(const double* p) { return load(p); }
-inline VecD load_double(const float* p) {
-    typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
-    Half half;
-    __builtin_memcpy(&half, p, sizeof half);
-    return __builtin_convertvector(half, VecD::Native);
+// A vector of C in float64: one of those, or two halves.
+template <class C>
+constexpr int kHalves = static_cast<int>(sizeof(double) / sizeof(C));
+inline void widen(VecD v, VecD (&to)[1]) { to[0] = v; }
+inline void widen(VecF v, VecD (&to)[2]) {
+    to[0] = low_half(v);
+    to[1] = high_half(v);
 }
-inline void store_rounded(double* p, VecD v) { store(p, v); }
-inline void store_rounded(float* p, VecD v) {
-    typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
-    const Half half = __builtin_convertvector(v.v, Half);
-    __builtin_memcpy(p, &half, sizeof half);
+inline VecD rounded(const VecD (&v)[1]) { return v[0]; }
+inline VecF rounded(const VecD (&v)[2]) { return rounded(v[0], v[1]); }
+
+// Stores v rounded, and what that lacks beside v + rest. Whole vectors: one that is put together from two stores has to
+// wait for both when it is loaded again.
+template <class C, int kCount = kHalves<C>>
+ONEPASS_INLINE void store_in_parts(const VecD (&v)[kCount], const VecD (&rest)[kCount], C* high, C* low) {
+    const Vec<C> nearest = rounded(v);
+    VecD back[kCount], lacking[kCount];
+    widen(nearest, back);
+    for (int k = 0; k < kCount; ++k) lacking[k] = (v[k] - back[k]) + rest[k];
+    store(high, nearest);
+    store(low, rounded(lacking));
 }
 
 // The sum of the lanes in float64, as a tree: always in the same order.

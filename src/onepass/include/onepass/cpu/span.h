@@ -343,24 +343,38 @@ inline SoftmaxOp<Vec<C>, true> softmax_op(Partial total) {
     return {anchor, Vec<C>(high), Vec<C>(low)};
 }
 
-// m + log(d) in two parts.
+// m + log(d / 2^kBias), lane by lane, in two parts. NaN in the second of an infinite m, as log_softmax wants it.
+template <int kBias>
+ONEPASS_INLINE void lse_of(VecF m, const VecD (&d)[2], VecF& high, VecF& low) {
+    VecD of_m[2], log[2], sum[2], lacking[2];
+    widen(m, of_m);
+    for (int k = 0; k < 2; ++k) {
+        log[k] = LogOfSum<float, kBias>(d[k]).value();
+        sum[k] = of_m[k] + log[k];
+    }
+    high = rounded(sum);
+    VecD of_high[2];
+    widen(high, of_high);
+    // Between two float32 so near each other, or the smaller of which does not count, nothing is lost in float64.
+    for (int k = 0; k < 2; ++k) lacking[k] = (of_m[k] - of_high[k]) + log[k];
+    low = rounded(lacking);
+}
+template <int kBias>
+ONEPASS_INLINE void lse_of(VecD m, const VecD (&d)[1], VecD& high, VecD& low) {
+    VecD log, log_low;  // a float64 result shows the rounding of a float64 logarithm
+    LogOfSum<double, kBias>(d[0]).split(log, log_low);
+    two_sum(m, log, high, low);
+    low = low + log_low;
+}
+
 template <class C>
 inline void split_lse(double m, double d, C& high, C& low) {
-    double s, s_low = 0;
-    if constexpr (sizeof(C) == 4) {
-        s = log_of_sum(d);
-    } else {  // a float64 result shows the rounding of a float64 logarithm
-        VecD log, log_low;
-        LogOfSum<double>(VecD(d)).split(log, log_low);
-        s = log.v[0];
-        s_low = log_low.v[0];
-    }
-    double sum, rest;
-    two_sum(m, s, sum, rest);
-    rest += s_low;
-    const double h = is_infinite(m) ? __builtin_nan("") : sum;
-    high = static_cast<C>(h);
-    low = static_cast<C>((h - static_cast<double>(high)) + rest);
+    VecD sums[kHalves<C>];
+    for (VecD& each : sums) each = d;
+    Vec<C> of_high, of_low;
+    lse_of<0>(Vec<C>(static_cast<C>(m)), sums, of_high, of_low);
+    high = of_high.v[0];
+    low = of_low.v[0];
 }
 
 template <class C>

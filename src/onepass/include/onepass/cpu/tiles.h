@@ -586,7 +586,7 @@ class Tiles : TileGrid<T> {
     }
 
     void prepare_lse(const Unit& u, Columns<C>& c) const {
-        split_all_lse(c.max, c.total, kUnbias<C>, padded(distinct(u)), c.scale, c.scale_low);
+        split_all_lse<ExpTable<C>::kBias>(c.max, c.total, padded(distinct(u)), c.scale, c.scale_low);
         repeat(c.scale, W);
         repeat(c.scale_low, W);
     }

@@ -62,7 +62,7 @@ class TransposedRows {
         int width;
 
         ShortRowsOf<const C> steps(const C* of) const { return {of, width}; }
-        ShortColumns<C, sizeof(T) == 4> results() { return {length, width, {y, width}, false}; }
+        ShortColumns<C, sizeof(T) == 4, true> results() { return {length, width, {y, width}, false}; }
         ColumnReduction<C> reduction() const { return {{x, width, length, false}, width}; }
     };
 
