@@ -94,7 +94,7 @@ def test_interleaved_tiny_rows(op, dtype, monkeypatch):
 @pytest.mark.parametrize("op", PAIRS)
 def test_gradients_of_tiny_rows(op, dtype, monkeypatch):
     shapes = [(rows, length) for length, rows in itertools.product(LENGTHS, ROWS)]
-    shapes += [(8 * LANES + 1, length, inner) for length, inner in itertools.product((2, 3, 5, 16), INNER)]
+    shapes += [(8 * LANES + 1, *row) for row in (*itertools.product((2, 3, 5, 16), INNER), *LONGER)]
     for shape in shapes:
         dy, y = (a.copy() for a in inputs_of(op, shape, dtype, 1))
         dy[len(dy) // 2, 0] = np.nan

@@ -52,15 +52,16 @@ inline bool in_sequence(const Job& job) {
            adjoin(job, &Axis::y_stride, is_elementwise(job.op) ? job.length : 1);
 }
 
-// The elements that a row may have for that. Of longer ones tiles (packed) take what they need once for some vectors;
-// measured on a Zen 3 (AVX2), one thread, times of tiles over those of transposed rows: logsumexp of 12 x 7 6.0, of
-// 30 x 3 5.1, of 100 x 5 1.35; softmax 2.0, 2.3, 1.1, of 60 x 4 0.8, of 15 x 8 0.7; its
-// gradients of 60 x 4 0.6; sums of 18 x 16 1.5, of 30 x 16 0.8.
+// The elements that a row may have for that; longer ones are tiles (packed). Measured on a Zen 3 (AVX2), one thread,
+// times of tiles over those of transposed rows: logsumexp of 12 x 7 6.0, of 30 x 3 5.1, of 100 x 5 1.35; softmax 2.0,
+// 2.3, 1.1, of 60 x 4 0.8, of 15 x 8 0.7; its gradient of 30 x 3 2.2, of 12 x 10 1.3, of 60 x 4 0.6; sums of 18 x 16
+// 1.5, of 30 x 16 0.8. Vectors of 64 bytes were not measured past 64 elements.
 template <class T>
 constexpr int most_transposed(Op op, std::int64_t inner) {
     constexpr int kFew = 64;
     const bool whole_vectors = inner % kLanes<Compute<T>> == 0;
-    if (kMostTransposed == kFew || is_gradient(op)) return kFew;
+    if (kMostTransposed == kFew) return kFew;
+    if (is_gradient(op)) return whole_vectors ? kFew : 128;
     if (is_elementwise(op)) return whole_vectors ? kFew : 200;
     if (sizeof(T) > 4 && op != Op::logsumexp) return kFew;
     return whole_vectors ? kMostTransposed / 2 : kMostTransposed;
