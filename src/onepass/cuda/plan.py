@@ -16,6 +16,7 @@ from .thresholds import (
     BLOCK_REGISTERS,
     FEW_ROWS_PER_MULTIPROCESSOR,
     FEWER_ROWS_PER_MULTIPROCESSOR,
+    FEWEST_LANES_OF_SEVERAL,
     FEWEST_PEELED_LANES,
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
@@ -25,12 +26,14 @@ from .thresholds import (
     LONE_THREADS,
     LONG_LANE_PACKS,
     LOOP_THREADS,
+    MANY_LONGER_ROWS_PER_MULTIPROCESSOR,
     MANY_ROWS_PER_MULTIPROCESSOR,
     MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
     MOST_HELD_LOGSUMEXP,
     MOST_HELD_LOGSUMEXP_OF_FEW,
     MOST_ONLINE_AT_ONCE,
+    MOST_PACKS_OF_A_LANE_EACH,
     NARROW_HALVES,
     NARROW_LENGTH,
     ONLINE_PACKS,
@@ -38,8 +41,10 @@ from .thresholds import (
     ONLINE_THREADS_PER_MULTIPROCESSOR,
     OTHER_LANE_ELEMENTS,
     PACKS_IN_FLIGHT,
+    PACKS_OF_SEVERAL,
     PEELED_LANE_ELEMENTS,
     SEED_THREADS,
+    SEVERAL_ROWS_PER_MULTIPROCESSOR,
     WARP_REDUCE_PACKS,
     WARP_REGISTERS,
     WARP_THREADS,
@@ -245,16 +250,31 @@ def _lanes(choice: Choice, packs: int, pack: int, alignment: str) -> int:
     """Lanes of a warp for a row."""
     problem = choice.problem
     most = min(32, ceil_power(packs))
-    many = problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    rows = problem.rows / choice.device.multiprocessors
+    many = rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR
     if alignment != "whole":
         return _peeled_lanes(choice, most, pack, many)
-    if not many:
+    if not many and rows >= SEVERAL_ROWS_PER_MULTIPROCESSOR and problem.length <= NARROW_LENGTH:
+        return min(most, _lanes_of_several(choice, packs))
+    if not many and (rows < MANY_LONGER_ROWS_PER_MULTIPROCESSOR or choice.registers_per_element > 1):
         return most
     if few_elements_a_row(choice):
         return 1
     least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
-    wanted = ceil_power(ceil_div(problem.length, LANE_ELEMENTS.get(problem.op, OTHER_LANE_ELEMENTS)))
-    return min(most, max(least, wanted))
+    return min(most, max(least, _lanes_for_elements(choice)))
+
+
+def _lanes_for_elements(choice: Choice) -> int:
+    problem = choice.problem
+    return ceil_power(ceil_div(problem.length, LANE_ELEMENTS.get(problem.op, OTHER_LANE_ELEMENTS)))
+
+
+def _lanes_of_several(choice: Choice, packs: int) -> int:
+    """Where rows are not many, but some for each warp that a multiprocessor has room for."""
+    if packs <= MOST_PACKS_OF_A_LANE_EACH or choice.registers_per_element > 1:
+        return 32
+    of_softmax = _lanes_for_elements(choice) if choice.problem.op == "softmax" else 1
+    return max(FEWEST_LANES_OF_SEVERAL, of_softmax, ceil_power(ceil_div(packs, PACKS_OF_SEVERAL)))
 
 
 def _peeled_lanes(choice: Choice, most: int, pack: int, many: bool) -> int:

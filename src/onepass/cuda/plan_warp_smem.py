@@ -16,10 +16,13 @@ from .thresholds import (
     FORCED_WARP_REGISTERS,
     LARGEST_SLAB_TEAM,
     LONG_TINY_ROW,
+    MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MANY_TINY_ROWS_PER_MULTIPROCESSOR,
+    MOST_PACKS_OF_A_LANE_EACH,
     MOST_WARP_SMEM,
     MOST_WARP_SMEM_ROWS,
     NARROW_LENGTH,
+    SEVERAL_PACKS_LENGTH,
     SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR,
     SHORT_LANES_PER_MULTIPROCESSOR,
     SLAB_TEAMS,
@@ -64,6 +67,13 @@ def few_elements_a_row(choice: Choice) -> bool:
     return choice.problem.length <= TINY_ROW and _is_float32(choice)
 
 
+def _lanes_take_several_packs(choice: Choice, pack: int) -> bool:
+    """Whether rows are for few lanes of a warp each that take several packs: not so many rows, and not so long."""
+    problem = choice.problem
+    many = problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return not many and problem.length <= SEVERAL_PACKS_LENGTH and problem.length // pack > MOST_PACKS_OF_A_LANE_EACH
+
+
 def _is_float32(choice: Choice) -> bool:
     """Whether it computes in float32, and no gradient: of what both are, nothing was measured."""
     return choice.registers_per_element == 1 and choice.problem.op not in GRADIENTS
@@ -97,7 +107,7 @@ def _pays(choice: Choice, pack: int) -> bool:
         return False
     if few_elements_a_row(choice) and problem.rows < MANY_TINY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors:
         return False  # a lane each, past shared memory
-    if pack == choice.access_pack:
+    if pack == choice.access_pack or _lanes_take_several_packs(choice, pack):
         return False
     if pack == 4 and choice.elementwise and problem.length <= NARROW_LENGTH:
         return False  # lanes that read packs of four do as well
