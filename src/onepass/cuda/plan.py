@@ -270,7 +270,7 @@ def _lanes_for_elements(choice: Choice) -> int:
 
 
 def _lanes_of_several(choice: Choice, packs: int) -> int:
-    """Where rows are not many, but some for each warp that a multiprocessor has room for."""
+    """Where rows are not many, but more than a few for a multiprocessor."""
     if packs <= MOST_PACKS_OF_A_LANE_EACH or choice.registers_per_element > 1:
         return 32
     of_softmax = _lanes_for_elements(choice) if choice.problem.op == "softmax" else 1

@@ -41,7 +41,7 @@ STRIDED_SEGMENT_STEPS = 16  # gradient_tile.h's kStepsPerThread
 NARROW_LENGTH = 128
 NARROW_HALVES = 96
 # Of more short rows than this for a multiprocessor, few lanes take each, so that most of what they do is for its
-# elements and not for telling each other; of fewer, more lanes are done sooner. Elements that a lane takes then, of
+# elements and not for telling each other. Elements that a lane takes then, of
 # rows of whole packs, and bytes that a group of lanes reads side by side, at least. H200, November 2026, us, against as
 # many lanes as a row has packs: 104857x100 float32, log_softmax 25.8 for 33.8, logsumexp 20.2 for 32.0, sum 20.8 for
 # 25.8, softmax 25.3 for 27.9; 81920x128 bfloat16, logsumexp 11.2 for 13.9; 16896x100 float32, log_softmax 7.9 for 9.0,
@@ -50,17 +50,18 @@ MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 120
 LANE_ELEMENTS = {"softmax": 8}
 OTHER_LANE_ELEMENTS = 16
 LANE_GROUP_BYTES = {2: 32, 4: 64, 8: 64}
-# Of fewer, but so many for a multiprocessor, of up to NARROW_LENGTH elements, a lane takes up to so many packs, by so
-# many lanes at least, unless each has a pack anyway: the fewer threads there are to start, the sooner all are done.
-# Up to so many elements shared memory gains nothing then. Of 420 random shapes, five operations, three types, with
-# these lanes 1.08 times as fast as with one for each pack, none less than 0.92: sum 10306x21 float16 4.2 us for 5.8,
-# 10484x68 bfloat16 4.9 for 6.3 (H200, November 2026).
+# Of fewer, but so many for a multiprocessor, of up to NARROW_LENGTH elements, each of so many packs is for a lane of
+# its own; of more, a lane takes up to so many, by so many lanes at least: the fewer threads there are to start, the
+# sooner all are done. Up to so many elements shared memory gains nothing then. Of 420 random shapes, five operations,
+# three types, with these lanes 1.08 times as fast as with one for each pack, none less than 0.92: sum 10306x21 float16
+# 4.2 us for 5.8, 10484x68 bfloat16 4.9 for 6.3 (H200, November 2026).
 SEVERAL_ROWS_PER_MULTIPROCESSOR = 30
 MOST_PACKS_OF_A_LANE_EACH = 16
 PACKS_OF_SEVERAL = 5
 FEWEST_LANES_OF_SEVERAL = 8
 SEVERAL_PACKS_LENGTH = 40
-# Longer rows are many from here on: log_softmax 10500x160 float32 7.7 us for 8.6, bfloat16 6.8 for 7.5.
+# Longer rows are many from here on (some of those shapes, none less than 0.97): log_softmax 10500x160 float32 7.7 us
+# for 8.6, bfloat16 6.8 for 7.5.
 MANY_LONGER_ROWS_PER_MULTIPROCESSOR = 75
 # The same of rows whose heads and tails go by element, by bytes of one, and lanes at least where each is not to have an
 # edge of its own. H200, November 2026, us, against as many lanes as a row has packs: log_softmax 65536x197 bfloat16

@@ -93,7 +93,7 @@ class ColumnReduction {
     ONEPASS_INLINE static void put(T* y, int lanes, Value&& value) {
         unrolled<kVectors>([&](auto k) ONEPASS_INLINE_BODY {
             constexpr bool kPart = kMasked && k == kVectors - 1;
-            // One that is whole is read again as a whole, which the processor does not forward from a masked store.
+            // One that is whole is read again as a whole, which the processor does not forward from a part of one.
             kPart&& lanes < W ? store_n(y + k * W, value(k), lanes) : store(y + k * W, value(k));
         });
     }

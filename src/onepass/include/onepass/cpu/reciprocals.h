@@ -6,6 +6,18 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
+// Stores v rounded, and what that lacks beside v + rest. Whole vectors: one that is put together from two stores has to
+// wait for both when it is loaded again.
+template <class C, int kCount = kHalves<C>>
+ONEPASS_INLINE void store_in_parts(const VecD (&v)[kCount], const VecD (&rest)[kCount], C* high, C* low) {
+    const Vec<C> nearest = rounded(v);
+    VecD back[kCount], lacking[kCount];
+    widen(nearest, back);
+    for (int k = 0; k < kCount; ++k) lacking[k] = (v[k] - back[k]) + rest[k];
+    store(high, nearest);
+    store(low, rounded(lacking));
+}
+
 // 1 / sums[i] in two parts, the rounded and what is missing, for i < n, whole vectors. By vectors and not element by
 // element: left to the compiler, a loop of one vector's lanes is unrolled into as many divisions.
 template <class C>

@@ -1,8 +1,8 @@
-// Columns of no more than sixteen elements (or, of a gradient within the cache, any number), side by side: up to eight
-// vectors of them at a time, from the first row to the last and once more, so that between its two passes a column is
-// in the first cache, and a running value in its register. Tiles (tiles.h, gradient_tiles.h) have arrays of these, and
-// more to do for a tile than such columns have elements. A line of columns at a time takes twice as long from memory:
-// rows are then not read side by side.
+// Columns of no more than sixteen elements (any number, of a gradient within the cache or transposed), side by side: up
+// to eight vectors of them at a time, from the first row to the last and once more, so that between its two passes a
+// column is in the first cache, and a running value in its register. Tiles (tiles.h, gradient_tiles.h) have arrays of
+// these, and more to do for a tile than such columns have elements. A line of columns at a time takes twice as long
+// from memory: rows are then not read side by side.
 #pragma once
 
 #include "column_groups.h"
@@ -32,6 +32,7 @@ struct ShortRowsOf {
 };
 
 // The sum of a vector of columns, as precise as a column of tiles.h: float32 adds up, float64 keeps what that loses.
+// (Of transposed 16-bit elements up to 200 are added up so: a hundredth of what their results are rounded by.)
 template <class C>
 struct ColumnSum : WideSum<double> {};
 template <>
@@ -90,7 +91,7 @@ class ShortColumns {
 
     void log_softmax(ShortRowsOf<const T> x) const {
         by_blocks(x, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
-            alignas(kCacheLine) C lse[kBlock], lse_low[kBlock];
+            alignas(kCacheLine) C lse[kBlockColumns], lse_low[kBlockColumns];
             split_all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse, lse_low);
             each_group<C, kMostVectors>(n, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 this->template write<kCount>(begin + j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
@@ -104,7 +105,7 @@ class ShortColumns {
     // One row of results.
     void logsumexp(ShortRowsOf<const T> x) const {
         by_blocks(x, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
-            alignas(kCacheLine) C lse[kBlock];
+            alignas(kCacheLine) C lse[kBlockColumns];
             const bool finite = all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse);
             if (!finite) this->logsumexp_of_infinite(x, begin, n, top, lse);
             each_group<C, 1>(n, [&]<int>(int j, int lanes) ONEPASS_INLINE_BODY {
@@ -145,7 +146,7 @@ class ShortColumns {
 
    private:
     static constexpr int kMostLogarithms = kMostVectors / 2;  // of which a column takes three registers
-    static constexpr int kBlock = 16 * W;
+    static constexpr int kBlockColumns = 16 * W;
 
     static constexpr int whole_vectors(int n) { return (n + W - 1) / W * W; }
 
@@ -287,13 +288,14 @@ class ShortColumns {
     // taken of a block together: of two vectors, a processor waits for every step of them.
     template <class Finish>
     ONEPASS_INLINE void by_blocks(ShortRowsOf<const T> x, Finish&& finish) const {
-        alignas(kCacheLine) C top[kBlock];
-        alignas(kCacheLine) double sums[kBlock];
-        for (int begin = 0; begin < width; begin += kBlock) {
-            const int n = width - begin < kBlock ? width - begin : kBlock;
+        alignas(kCacheLine) C top[kBlockColumns];
+        alignas(kCacheLine) double sums[kBlockColumns];
+        for (int begin = 0; begin < width; begin += kBlockColumns) {
+            const int n = width - begin < kBlockColumns ? width - begin : kBlockColumns;
             each_group<C, kMostLogarithms>(n, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 this->exponentials_below<kCount>(x, begin + j, lanes, top + j, sums + j);
             });
+            for (int j = n; j < whole_vectors(n); ++j) top[j] = C(0);  // no column: an infinite maximum is looked into
             finish(begin, n, top, sums);
         }
     }

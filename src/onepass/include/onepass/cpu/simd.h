@@ -246,18 +246,6 @@ inline void widen(VecF v, VecD (&to)[2]) {
 inline VecD rounded(const VecD (&v)[1]) { return v[0]; }
 inline VecF rounded(const VecD (&v)[2]) { return rounded(v[0], v[1]); }
 
-// Stores v rounded, and what that lacks beside v + rest. Whole vectors: one that is put together from two stores has to
-// wait for both when it is loaded again.
-template <class C, int kCount = kHalves<C>>
-ONEPASS_INLINE void store_in_parts(const VecD (&v)[kCount], const VecD (&rest)[kCount], C* high, C* low) {
-    const Vec<C> nearest = rounded(v);
-    VecD back[kCount], lacking[kCount];
-    widen(nearest, back);
-    for (int k = 0; k < kCount; ++k) lacking[k] = (v[k] - back[k]) + rest[k];
-    store(high, nearest);
-    store(low, rounded(lacking));
-}
-
 // The sum of the lanes in float64, as a tree: always in the same order.
 inline double reduce_sum(VecD v) {
 #if defined(__AVX512F__)

@@ -1,9 +1,9 @@
-// Which rows are transposed: those that one vector or a few hold, one behind the other in memory. Their lanes would be
-// idle, and what a row needs once would cost more than its elements. As many as fill a vector's lanes are transposed
-// instead, and are columns side by side (transposed_rows.h).
+// Which rows are transposed: those that are short and lie one behind the other in memory. Their lanes would be idle,
+// and what a row needs once would cost more than its elements. As many as fill a vector's lanes are transposed instead,
+// and are columns side by side (transposed_rows.h).
 //
 // The same for a short inner axis: a row is then all of its steps times `inner` elements, each of those a column of its
-// own (packed, where a tile would be hardly longer than a vector).
+// own (packed, where a tile would have little to do but what it does once).
 #pragma once
 
 #include "access.h"
@@ -11,7 +11,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-constexpr int kMostTransposedSteps = 16;  // of rows with an inner axis of 1: longer ones are faster where they are
+constexpr int kMostTransposedSteps = 16;  // of rows with an inner axis of 1, which are faster where they are; or any
 constexpr int kMostTransposed = kVectorBytes == 32 ? 512 : 64;  // elements of a row
 
 // How rows lie in lanes. A vector takes as many as it holds whole ones, or one row takes several vectors; a batch is as
@@ -54,8 +54,8 @@ inline bool in_sequence(const Job& job) {
 
 // The elements that a row may have for that; longer ones are tiles (packed). Measured on a Zen 3 (AVX2), one thread,
 // times of tiles over those of transposed rows: logsumexp of 12 x 7 6.0, of 30 x 3 5.1, of 100 x 5 1.35; softmax 2.0,
-// 2.3, 1.1, of 60 x 4 0.8, of 15 x 8 0.7; its gradient of 30 x 3 2.2, of 12 x 10 1.3, of 60 x 4 0.6; sums of 18 x 16
-// 1.5, of 30 x 16 0.8. Vectors of 64 bytes were not measured past 64 elements.
+// 2.3, 1.1, of 60 x 4 0.8, of 15 x 8 0.7; its gradient of 30 x 3 2.2, of 12 x 10 1.3, of 60 x 4 0.6; sums of 6 x 12
+// 4.3, of 30 x 16 0.8. Vectors of 64 bytes were not measured past 64 elements or 16 steps.
 template <class T>
 constexpr int most_transposed(Op op, std::int64_t inner) {
     constexpr int kFew = 64;
@@ -74,7 +74,7 @@ template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
     if (elements > most_transposed<T>(job.op, job.inner.size) || !in_sequence<T>(job)) return false;
-    if (job.inner.size == 1 && job.length > kMostTransposedSteps) return false;
+    if ((job.inner.size == 1 || kVectorBytes != 32) && job.length > kMostTransposedSteps) return false;
     if (is_gradient(job.op)) {
         const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
         const bool held = sizeof(T) == 4 && job.inner.size == 1 && 2 * elements > kLanes<float>;
