@@ -10,7 +10,7 @@ from .plan_gradient import plan_gradient
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
-from .plan_warp_smem import few_elements_a_row, many_short_rows, plan_short_rows
+from .plan_warp_smem import few_elements_a_row, many_for_lanes, many_short_rows, plan_short_rows
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     BLOCK_REGISTERS,
@@ -28,7 +28,6 @@ from .thresholds import (
     LOOP_THREADS,
     MANY_LONGER_ROWS_PER_MULTIPROCESSOR,
     MANY_ROWS_PER_MULTIPROCESSOR,
-    MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
     MOST_HELD_LOGSUMEXP,
     MOST_HELD_LOGSUMEXP_OF_FEW,
@@ -251,7 +250,7 @@ def _lanes(choice: Choice, packs: int, pack: int, alignment: str) -> int:
     problem = choice.problem
     most = min(32, ceil_power(packs))
     rows = problem.rows / choice.device.multiprocessors
-    many = rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR
+    many = many_for_lanes(choice)
     if alignment != "whole":
         return _peeled_lanes(choice, most, pack, many)
     if not many and rows >= SEVERAL_ROWS_PER_MULTIPROCESSOR and problem.length <= NARROW_LENGTH:

@@ -55,6 +55,11 @@ def many_short_rows(choice: Choice) -> bool:
     return choice.problem.rows >= WARP_SMEM_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
+def many_for_lanes(choice: Choice) -> bool:
+    """Enough for few lanes of a warp each."""
+    return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+
+
 def _several_short_rows(choice: Choice) -> bool:
     """Not many, but enough for a few lanes each."""
     problem = choice.problem
@@ -69,9 +74,9 @@ def few_elements_a_row(choice: Choice) -> bool:
 
 def _lanes_take_several_packs(choice: Choice, pack: int) -> bool:
     """Whether rows are for few lanes of a warp each that take several packs: not so many rows, and not so long."""
-    problem = choice.problem
-    many = problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    return not many and problem.length <= SEVERAL_PACKS_LENGTH and problem.length // pack > MOST_PACKS_OF_A_LANE_EACH
+    length = choice.problem.length
+    several = length <= SEVERAL_PACKS_LENGTH and length // pack > MOST_PACKS_OF_A_LANE_EACH
+    return several and not many_for_lanes(choice)
 
 
 def _is_float32(choice: Choice) -> bool:

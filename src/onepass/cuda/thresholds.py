@@ -41,11 +41,10 @@ STRIDED_SEGMENT_STEPS = 16  # gradient_tile.h's kStepsPerThread
 NARROW_LENGTH = 128
 NARROW_HALVES = 96
 # Of more short rows than this for a multiprocessor, few lanes take each, so that most of what they do is for its
-# elements and not for telling each other. Elements that a lane takes then, of
-# rows of whole packs, and bytes that a group of lanes reads side by side, at least. H200, November 2026, us, against as
-# many lanes as a row has packs: 104857x100 float32, log_softmax 25.8 for 33.8, logsumexp 20.2 for 32.0, sum 20.8 for
-# 25.8, softmax 25.3 for 27.9; 81920x128 bfloat16, logsumexp 11.2 for 13.9; 16896x100 float32, log_softmax 7.9 for 9.0,
-# 8000x100 the same.
+# elements and not for telling each other. Elements that a lane takes then, of rows of whole packs, and bytes that a
+# group of lanes reads side by side, at least. H200, November 2026, us, against as many lanes as a row has packs:
+# 104857x100 float32, log_softmax 25.8 for 33.8, logsumexp 20.2 for 32.0, sum 20.8 for 25.8, softmax 25.3 for 27.9;
+# 81920x128 bfloat16, logsumexp 11.2 for 13.9; 16896x100 float32, log_softmax 7.9 for 9.0, 8000x100 the same.
 MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 120
 LANE_ELEMENTS = {"softmax": 8}
 OTHER_LANE_ELEMENTS = 16

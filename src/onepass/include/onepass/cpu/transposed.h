@@ -11,8 +11,9 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-constexpr int kMostTransposedSteps = 16;  // of rows with an inner axis of 1, which are faster where they are; or any
-constexpr int kMostTransposed = kVectorBytes == 32 ? 512 : 64;  // elements of a row
+constexpr int kMostTransposedSteps = 16;  // of rows with an inner axis of 1: longer ones are faster where they are
+constexpr bool kTransposesMore = kVectorBytes == 32;         // than that, and than 64 elements: where it was measured
+constexpr int kMostTransposed = kTransposesMore ? 512 : 64;  // elements of a row
 
 // How rows lie in lanes. A vector takes as many as it holds whole ones, or one row takes several vectors; a batch is as
 // many of either as a vector has lanes.
@@ -60,7 +61,7 @@ template <class T>
 constexpr int most_transposed(Op op, std::int64_t inner) {
     constexpr int kFew = 64;
     const bool whole_vectors = inner % kLanes<Compute<T>> == 0;
-    if (kMostTransposed == kFew) return kFew;
+    if (!kTransposesMore) return kFew;
     if (is_gradient(op)) return whole_vectors ? kFew : 128;
     if (is_elementwise(op)) return whole_vectors ? kFew : 200;
     if (sizeof(T) > 4 && op != Op::logsumexp) return kFew;
@@ -74,7 +75,7 @@ template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
     if (elements > most_transposed<T>(job.op, job.inner.size) || !in_sequence<T>(job)) return false;
-    if ((job.inner.size == 1 || kVectorBytes != 32) && job.length > kMostTransposedSteps) return false;
+    if ((job.inner.size == 1 || !kTransposesMore) && job.length > kMostTransposedSteps) return false;
     if (is_gradient(job.op)) {
         const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
         const bool held = sizeof(T) == 4 && job.inner.size == 1 && 2 * elements > kLanes<float>;
