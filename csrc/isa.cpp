@@ -1,6 +1,22 @@
 #include "isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace onepass {
+
+// AMD's Zen 5 and what comes after it: family 26 on.
+const bool looks_far_ahead = [] {
+#if defined(__x86_64__)
+    unsigned leaves, vendor, features, rest, version;
+    if (!__get_cpuid(0, &leaves, &vendor, &features, &rest) || vendor != signature_AMD_ebx) return false;
+    __get_cpuid(1, &version, &vendor, &features, &rest);
+    return (version >> 8 & 15) + (version >> 20 & 255) >= 26;
+#else
+    return false;
+#endif
+}();
 
 // Weak: null if ONEPASS_ISAS left the instruction set out of the build.
 #define ONEPASS_DECLARE(isa, bytes)                                                                                   \

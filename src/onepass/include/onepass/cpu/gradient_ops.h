@@ -73,6 +73,7 @@ struct LogSoftmaxGradient {
         const Vec<C> minus = -sums.v;
         return {{minus, limit_of(minus)}};
     }
+    static ONEPASS_INLINE LogSoftmaxGradient of(const WideSum<float>& sums) { return of(sums.rounded()); }
     ONEPASS_INLINE Vec<C> operator()(Vec<C> y, Vec<C> dy) const {
         if (!is_usual(abs(y))) return of_any(y, dy, k[kMinus], k[kLimit]);
         return of_usual(y, dy);

@@ -343,20 +343,25 @@ class GradientTiles : TileGrid<T> {
         parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
     }
 
-    // Whether a few vectors of columns at a time go down all rows and once more: short ones, and of softmax any where
-    // all arrays stay in a cache. Measured on a Zen 3 (L2 512 KiB, L3 32 MiB), float32, times over those of tiles:
-    // 4x20x2000, dim 1, 0.65, 20x34x310 0.6, 10x100x49 0.7, 4x70x2000 (6.4 MiB) 0.65, 2x300x2000 (13.7) 0.82, 46x30x980
-    // (15.5) 0.9. (log_softmax's 0.95, 0.85, 0.7, 0.82, 1.0, and from memory up to 2.)
-    static constexpr std::int64_t kCachedBytes = 16 << 20;
+    // Whether a few vectors of columns at a time go down all rows and once more: short ones, and longer ones where all
+    // arrays stay in a cache, or both inputs of one step of the outer axes in a near one. Measured with two threads,
+    // dim 1, float32, times over those of tiles. On a Zen 3 (L2 512 KiB, L3 32 MiB), softmax's: 4x20x2000 0.65,
+    // 20x34x310 0.6, 10x100x49 0.7, 4x70x2000 (6.4 MiB) 0.65, 2x300x2000 (13.7) 0.82, 46x30x980 (15.5) 0.9;
+    // log_softmax's 0.95, 0.85, 0.7, 0.82, 1.0, and from memory up to 2. With vectors of 64 bytes, on a Zen 5 (L2 1
+    // MiB): 0.72, 0.62, 0.82, 0.93, 0.79, 0.78; log_softmax's 0.82, 0.75, 0.65, 0.83, 0.75, 0.83; of more bytes
+    // 500x200x81 (127 KiB a step) 0.91 and 0.78, 1000x30x60 (14) 0.71 and 0.67, 64x500x250 (1000) 1.03 and 0.93,
+    // 30x100x2001 (1600) 0.91 and 1.15; of bfloat16 64x500x250 (500) 1.13 and 1.09.
+    static constexpr std::int64_t kCachedBytes = 16 << 20, kNearBytes = kVectorBytes == 64 ? 256 << 10 : 0;
     template <class RowOp>
-    static constexpr bool kLongAtOnce = RowOp::kOfProducts && kVectorBytes < 64;  // with longer vectors not measured
+    static constexpr bool kLongAtOnce = RowOp::kSums && (RowOp::kOfProducts || kVectorBytes == 64);
     template <class RowOp>
     bool columns_at_once() const {
         if (!RowOp::kSums || sizeof(C) != 4 || !x_direct_ || !second_direct_) return false;
         if (Grid::template short_columns<ShortColumns<T>>(y_)) return true;
         // Of tiles that wait, which nothing is shared out of: others are added up in chunks, and have other bits.
         if (!kLongAtOnce<RowOp> || !job_.resident || !Grid::y_direct_ || packed_ || past_cache_) return false;
-        return 3 * job_.rows * job_.length * inner_ * static_cast<std::int64_t>(sizeof(T)) <= kCachedBytes;
+        const std::int64_t bytes = job_.length * inner_ * static_cast<std::int64_t>(sizeof(T));
+        return 3 * job_.rows * bytes <= kCachedBytes || 2 * bytes <= kNearBytes;
     }
     template <class RowOp>
     void run_at_once(const Unit& u, const Unit& soon) const {
