@@ -231,6 +231,14 @@ def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch):
         rows_wherever_they_go(op, inputs_of(op, (5, length), dtype, -1), "row", monkeypatch)
 
 
+@pytest.mark.parametrize("algorithm", ["online", "split"])
+@pytest.mark.parametrize("op", PAIRS)
+def test_rows_that_are_read_twice(op, algorithm, monkeypatch):
+    """Past the cache eight chunks of 4096 are written at once; one less, one more, and several times as many."""
+    for length in (8 * 4096 - 1, 8 * 4096 + 1, 70_001):
+        rows_wherever_they_go(op, inputs_of(op, (2, length), "float32", -1), algorithm, monkeypatch)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", PAIRS)
 def test_short_columns(op, dtype, monkeypatch):
