@@ -27,7 +27,11 @@ constexpr const char* kAlgorithmNames[] = {"registers",      "row",        "onli
                                            "packed",         "warp",       "warp_smem", "block",  "block_smem",
                                            "block_uncached", "three_pass", "cluster",   "stream", "strided_split"};
 
+// In the order of Form.
+constexpr const char* kFormNames[] = {"usual", "transposed", "folded", "columns"};
+
 thread_local const char* last_run = "";
+thread_local Form last_way = Form::usual;
 struct {
     int kind = -1;
     ThreadLender lender = nullptr;
@@ -210,9 +214,10 @@ void run_kernel(const CpuCall& call, const Sources& in, void* y) {
     const BorrowedThreads threads(in.x->kind == lending.kind ? lending.lender : nullptr);
     if (is_gradient(call.job.op)) {
         const Addresses from{in.x->data, in.second->data, in.third ? in.third->data : nullptr};
-        return (call.tiles ? kernels().gradient_tiles : kernels().gradient_rows)(call.job, from, y);
+        last_way = (call.tiles ? kernels().gradient_tiles : kernels().gradient_rows)(call.job, from, y);
+        return;
     }
-    (call.tiles ? kernels().tiles : kernels().rows)(call.job, in.x->data, y);
+    last_way = (call.tiles ? kernels().tiles : kernels().rows)(call.job, in.x->data, y);
 }
 
 PyObject* run_cpu(const CpuCall& call, const Result& result, const Sources& in, PyObject* out,
@@ -381,6 +386,7 @@ void register_dtype(PyObject* object, DType dtype) {
 }
 
 const char* last_algorithm() { return last_run; }
+const char* last_form() { return kFormNames[static_cast<std::size_t>(last_way)]; }
 
 const char* algorithm_name(const std::string& name) {
     static auto& names = *new std::set<std::string>;

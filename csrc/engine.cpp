@@ -245,6 +245,7 @@ NB_MODULE(_engine, m) {
           "keepdim"_a, "dtype"_a.none(), "out"_a.none(), "algorithm"_a.none(), "bound"_a);
     m.def("forget_all", &forget_all);
     m.def("last_algorithm", &last_algorithm);
+    m.def("last_form", &last_form);
     m.def("borrow_threads", [](nb::handle tensor_type) {
         TensorKind kind;
         if (!torch_shim::find() || !tensor_kind(tensor_type.ptr(), kind)) return false;

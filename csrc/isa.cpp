@@ -9,7 +9,7 @@ namespace onepass {
 // AMD's Zen 5 and what comes after it: family 26 on.
 const bool looks_far_ahead = [] {
 #if defined(__x86_64__)
-    unsigned leaves, vendor, features, rest, version;
+    unsigned leaves, vendor, features, rest, version = 0;
     if (!__get_cpuid(0, &leaves, &vendor, &features, &rest) || vendor != signature_AMD_ebx) return false;
     __get_cpuid(1, &version, &vendor, &features, &rest);
     return (version >> 8 & 15) + (version >> 20 & 255) >= 26;
@@ -21,10 +21,10 @@ const bool looks_far_ahead = [] {
 // Weak: null if ONEPASS_ISAS left the instruction set out of the build.
 #define ONEPASS_DECLARE(isa, bytes)                                                                                   \
     namespace isa {                                                                                                   \
-    [[gnu::weak]] void run_rows(const Job&, const void*, void*);                                                      \
-    [[gnu::weak]] void run_tiles(const Job&, const void*, void*);                                                     \
-    [[gnu::weak]] void run_gradient_rows(const Job&, const Addresses&, void*);                                        \
-    [[gnu::weak]] void run_gradient_tiles(const Job&, const Addresses&, void*);                                       \
+    [[gnu::weak]] Form run_rows(const Job&, const void*, void*);                                                      \
+    [[gnu::weak]] Form run_tiles(const Job&, const void*, void*);                                                     \
+    [[gnu::weak]] Form run_gradient_rows(const Job&, const Addresses&, void*);                                        \
+    [[gnu::weak]] Form run_gradient_tiles(const Job&, const Addresses&, void*);                                       \
     [[gnu::weak]] void run_copy(void*, const void*, std::int64_t, bool, int);                                         \
     static const Kernels table = {#isa, run_rows, run_tiles, run_gradient_rows, run_gradient_tiles, run_copy, bytes}; \
     }

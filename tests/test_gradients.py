@@ -278,6 +278,25 @@ def test_columns_that_stay_in_a_cache(op, dtype, monkeypatch):
         columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
 
 
+@pytest.mark.parametrize(("shape", "nontemporal", "of_softmax", "of_log_softmax"), [
+    ((3, 16, 300), 1 << 40, 16, 16),
+    ((3, 100, 300), 1 << 40, 16, 64),
+    ((3, 100, 300), 0, None, None),  # past the cache
+    ((2000, 30, 60), 1 << 40, 64, 64),  # 43 MB, 14 KiB of both inputs at each step
+    ((14, 1000, 300), 1 << 40, None, None),  # 50 MB, 2.3 MiB
+])  # fmt: skip
+@pytest.mark.parametrize("op", PAIRS)
+def test_how_columns_are_summed(op, shape, nontemporal, of_softmax, of_log_softmax, monkeypatch):
+    """A few vectors of them at a time by vectors of so many bytes and longer ones; None: in tiles by all."""
+    monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", nontemporal)
+    shortest = of_softmax if op == "softmax_backward" else of_log_softmax
+    dy, y = inputs_of(op, shape, "float32", 1)
+    call_gradients.run_planned(op, (y, dy), 1, False, None, None, None)
+    assert _engine.last_algorithm() == "strided"
+    by_columns = shortest is not None and _engine.vector_bytes() >= shortest
+    assert _engine.last_form() == ("columns" if by_columns else "usual")
+
+
 @pytest.mark.parametrize("types", [*itertools.product(DTYPES, DTYPES, DTYPES)], ids="-".join)
 @pytest.mark.parametrize("op", PAIRS)
 def test_mixed_dtypes(op, types):

@@ -97,6 +97,43 @@ def test_interleaved_tiny_rows(op, dtype, monkeypatch):
         check(op, dtype, (rows, length, inner), monkeypatch)
 
 
+@pytest.mark.parametrize(("op", "row", "dtype", "form", "vector_bytes"), [
+    ("softmax", (12, 5), "float32", "transposed", 16),
+    ("softmax", (12, 7), "float32", "transposed", 32),
+    ("softmax", (80, 5), "float32", "transposed", 64),
+    ("softmax", (81, 5), "float32", "transposed", None),
+    ("softmax", (8, 16), "float32", "transposed", 64),
+    ("softmax", (9, 16), "float32", "transposed", None),
+    ("softmax", (8, 16), "float64", "transposed", None),
+    ("log_softmax", (40, 5), "bfloat16", "transposed", 32),
+    ("log_softmax", (102, 5), "float32", "transposed", 64),
+    ("log_softmax", (17, 16), "float32", "transposed", 64),
+    ("log_softmax", (18, 16), "float32", "transposed", None),
+    ("logsumexp", (102, 5), "float32", "transposed", 32),
+    ("logsumexp", (103, 5), "float32", "transposed", None),
+    ("logsumexp", (16, 16), "float32", "transposed", 32),
+    ("logsumexp", (32, 16), "float32", "transposed", 64),
+    ("sum", (56, 5), "float64", "transposed", 64),
+    ("amax", (57, 5), "float64", "transposed", None),
+    ("sum", (12, 7), "float32", "folded", 32),
+    ("softmax_backward", (4, 16), "float32", "transposed", 16),
+    ("softmax_backward", (8, 16), "float32", "transposed", None),
+    ("log_softmax_backward", (25, 5), "float32", "transposed", 32),
+    ("log_softmax_backward", (51, 5), "float32", "transposed", 64),
+    ("log_softmax_backward", (52, 5), "float32", "transposed", None),
+])  # fmt: skip
+def test_how_interleaved_rows_are_held(op, row, dtype, form, vector_bytes):
+    """By vectors of so many bytes and longer ones; None: by none."""
+    shape = (LANES + 1, *row)
+    if op.endswith("backward"):
+        dy, y = inputs_of(op, shape, dtype, 1)
+        getattr(onepass, op)(dy, y, dim=1)
+    else:
+        getattr(onepass, op)(random_array(shape, dtype), 1)
+    assert _engine.last_algorithm() == "packed"
+    assert (_engine.last_form() == form) == (vector_bytes is not None and _engine.vector_bytes() >= vector_bytes)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", PAIRS)
 def test_gradients_of_tiny_rows(op, dtype, monkeypatch):

@@ -116,6 +116,22 @@ def other_operations() -> Iterator[tuple]:
             yield op, dtype, dtype, (4096, 64), 0, None, KNOWN
 
 
+def uneven_row_problems() -> Iterator[tuple]:
+    """Rows that would leave some threads of a block with a pack less than others."""
+    for addresses in (KNOWN, UNKNOWN):
+        for length in (2056, 4104, 5001, 6144):
+            for dtype in ("bfloat16", "float16"):
+                yield "softmax", dtype, dtype, (4096, length), 1, None, addresses
+        for length in (2056, 5001, 6144):
+            yield "softmax", "float32", "float32", (4096, length), 1, None, addresses
+        for length in (2056, 5001, 7168):
+            yield "log_softmax", "float32", "float32", (4096, length), 1, None, addresses
+        for op in ("softmax_backward", "log_softmax_backward"):
+            for length in (1304, 3000, 5000, 5001, 9000, 9001, 16376):
+                yield op, "bfloat16", "bfloat16", (4096, length), 1, None, addresses
+            yield op, "float16", "float16", (400, 5000), 1, None, addresses
+
+
 def short_row_problems() -> Iterator[tuple]:
     """Many short rows."""
     for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
@@ -276,6 +292,7 @@ PARTS = (
     tier_problems,
     cluster_problems,
     claimed_problems,
+    uneven_row_problems,
     other_operations,
     short_row_problems,
     slab_problems,

@@ -18,13 +18,13 @@ inline bool all_are(const Job& job, DType type) {
 // One dtype throughout: kernels read and write it, if they are compiled for it. Several: all are converted in
 // cache-sized pieces.
 template <template <class> class Kernels>
-inline void run_gradient_typed(const Job& job, const Addresses& in, void* y) {
+inline Form run_gradient_typed(const Job& job, const Addresses& in, void* y) {
     if (any_is(job, DType::f64)) return Kernels<double>(job, in, y).run();
     if constexpr (!kFewKernels) {
         if (all_are(job, DType::f16)) return Kernels<half>(job, in, y).run();
         if (all_are(job, DType::bf16)) return Kernels<bfloat16>(job, in, y).run();
     }
-    Kernels<float>(job, in, y).run();
+    return Kernels<float>(job, in, y).run();
 }
 
 }  // namespace ONEPASS_ISA

@@ -7,7 +7,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-void run_gradient_tiles(const Job& job, const Addresses& in, void* y) { run_gradient_typed<GradientTiles>(job, in, y); }
+Form run_gradient_tiles(const Job& job, const Addresses& in, void* y) { return run_gradient_typed<GradientTiles>(job, in, y); }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

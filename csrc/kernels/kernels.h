@@ -7,10 +7,10 @@ namespace onepass {
 
 struct Kernels {
     const char* isa;
-    void (*rows)(const Job&, const void* x, void* y);
-    void (*tiles)(const Job&, const void* x, void* y);
-    void (*gradient_rows)(const Job&, const Addresses& in, void* y);
-    void (*gradient_tiles)(const Job&, const Addresses& in, void* y);
+    Form (*rows)(const Job&, const void* x, void* y);
+    Form (*tiles)(const Job&, const void* x, void* y);
+    Form (*gradient_rows)(const Job&, const Addresses& in, void* y);
+    Form (*gradient_tiles)(const Job&, const Addresses& in, void* y);
     // The limit that benchmarks compare with: a copy by the same threads, with ordinary or non-temporal stores.
     void (*copy)(void* to, const void* from, std::int64_t bytes, bool past_cache, int threads);
     int vector_bytes;

@@ -7,7 +7,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-void run_rows(const Job& job, const void* x, void* y) { run_typed<Rows>(job, x, y); }
+Form run_rows(const Job& job, const void* x, void* y) { return run_typed<Rows>(job, x, y); }
 
 void run_copy(void* to, const void* from, std::int64_t bytes, bool past_cache, int threads) {
     struct Moved {

@@ -7,7 +7,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-void run_tiles(const Job& job, const void* x, void* y) { run_typed<Tiles>(job, x, y); }
+Form run_tiles(const Job& job, const void* x, void* y) { return run_typed<Tiles>(job, x, y); }
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -5,19 +5,19 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-template void run_transposed<float>(const Job&, const void*, void*);
-template void run_transposed<double>(const Job&, const void*, void*);
-template void run_transposed_gradient<float>(const Job&, const Addresses&, void*);
+template Form run_transposed<float>(const Job&, const void*, void*);
+template Form run_transposed<double>(const Job&, const void*, void*);
+template Form run_transposed_gradient<float>(const Job&, const Addresses&, void*);
 #if defined(__AVX2__)  // kFolds
-template void run_folded<float>(const Job&, const void*, void*);
-template void run_folded<half>(const Job&, const void*, void*);
-template void run_folded<bfloat16>(const Job&, const void*, void*);
+template Form run_folded<float>(const Job&, const void*, void*);
+template Form run_folded<half>(const Job&, const void*, void*);
+template Form run_folded<bfloat16>(const Job&, const void*, void*);
 #endif
 #if !defined(__x86_64__) || defined(__AVX2__)  // kFewKernels
-template void run_transposed<half>(const Job&, const void*, void*);
-template void run_transposed_gradient<half>(const Job&, const Addresses&, void*);
-template void run_transposed<bfloat16>(const Job&, const void*, void*);
-template void run_transposed_gradient<bfloat16>(const Job&, const Addresses&, void*);
+template Form run_transposed<half>(const Job&, const void*, void*);
+template Form run_transposed_gradient<half>(const Job&, const Addresses&, void*);
+template Form run_transposed<bfloat16>(const Job&, const void*, void*);
+template Form run_transposed_gradient<bfloat16>(const Job&, const Addresses&, void*);
 #endif
 
 }  // namespace ONEPASS_ISA

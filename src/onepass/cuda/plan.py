@@ -29,6 +29,7 @@ from .thresholds import (
     MANY_LONGER_ROWS_PER_MULTIPROCESSOR,
     MANY_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
+    MOST_HELD_BY_HALF,
     MOST_HELD_LOGSUMEXP,
     MOST_HELD_LOGSUMEXP_OF_FEW,
     MOST_ONLINE_AT_ONCE,
@@ -335,6 +336,8 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
         per_thread = min(per_thread, 1 if fewer else 2)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
+    if tuning.threads is None and _half_as_many_do(choice, packs * pack, threads):
+        threads //= 2
     per_thread = -(-packs // threads)
     exact = alignment == "whole" and per_thread * threads * pack == problem.length
     shape: dict[str, int | str | bool] = {
@@ -361,6 +364,15 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
         reads=1,
         waves=ONCE,
     )
+
+
+def _half_as_many_do(choice: Choice, elements: int, threads: int) -> bool:
+    """Whether half of the threads are faster: of all of them most would have a pack less than others."""
+    problem = choice.problem
+    most = MOST_HELD_BY_HALF.get((problem.op, choice.x_size), 0)
+    few = problem.rows <= FEWER_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    fits = choice.registers_per_element == 1 and elements <= threads // 2 * most
+    return fits and threads > WARP_THREADS and not few
 
 
 def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_bytes: int) -> CudaPlan:

@@ -11,6 +11,7 @@ from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
 from .plan_warp_smem import plan_short_rows
 from .rounding import ceil_power
+from .team_thresholds import CLUSTERED_GRADIENT_LENGTH
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
@@ -18,6 +19,7 @@ from .thresholds import (
     LONE_THREADS,
     LOOP_THREADS,
     NARROW_LENGTH,
+    SHORT_HALVES_THREADS,
     WARP_REGISTERS,
     WARP_THREADS,
 )
@@ -248,6 +250,10 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
     tuning, pack = choice.tuning, int(access["pack"])
     threads = tuning.threads or 64
     per_thread = max(1, block_registers(choice) // (2 * choice.registers_per_element) // pack)
+    # Of 16 bits most threads would have one of two packs, if a row is not as many as a block of them holds.
+    filled = access["alignment"] == "whole" and ceil_power(packs) == packs
+    if choice.kept_size == 4 and not filled:
+        per_thread = 1
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
     per_thread = -(-packs // threads)
@@ -296,7 +302,9 @@ def _plan_loop(choice: Choice, algorithm: str, access: dict[str, int | str | boo
     # 1024 threads have 64 registers each: too few for the addresses of elements.
     by_packs = access["wide_dy"] and access["wide_saved"]
     lone = by_packs and (alone or choice.problem.rows <= device.multiprocessors)
-    threads = choice.tuning.threads or (LONE_THREADS if lone else LOOP_THREADS)
+    short_halves = choice.kept_size == 4 and choice.problem.length < CLUSTERED_GRADIENT_LENGTH
+    several = SHORT_HALVES_THREADS if algorithm == "block_smem" and short_halves else LOOP_THREADS
+    threads = choice.tuning.threads or (LONE_THREADS if lone else several)
     return build(
         choice,
         algorithm,

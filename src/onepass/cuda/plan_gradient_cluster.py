@@ -28,6 +28,8 @@ from .team_thresholds import (
     GRADIENT_CLUSTER_SLICE_BYTES,
     LEAST_GRADIENT_SLICE_BYTES,
     MULTIPROCESSORS_PER_FEW_GRADIENTS,
+    PAIRED_GRADIENT_LENGTHS,
+    PAIRED_ROWS_PER_MULTIPROCESSOR,
     PORTABLE_CLUSTER,
     ROW_EACH_THREADS,
 )
@@ -46,6 +48,9 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
         return False
     if _row_bytes(choice) > choice.device.most_clustered * GRADIENT_CLUSTER_BYTES:
         return False
+    if _pair(choice, str(access["alignment"])):
+        choice.why.append(f"{problem.rows} rows of {_row_bytes(choice)} bytes: two blocks share each")
+        return True
     just_fits = problem.length >= CLUSTERED_GRADIENT_LENGTH and (choice.kept_size > 4 or _few(choice))
     if fits_a_block(choice) and not just_fits:
         return False
@@ -58,6 +63,8 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
 
 def plan_gradient_cluster(choice: Choice, access: dict[str, int | str | bool], along: Axis, packs: int) -> CudaPlan:
     """The plan for "cluster"; refused with a reason where it cannot serve."""
+    pair = _pair(choice, str(access["alignment"]))
+    choice = replace(choice, tuning=pair or choice.tuning)
     sizes = cluster_sizes(choice)
     cut = _best_cut(choice, access, packs, sizes)
     if cut is None:
@@ -65,6 +72,20 @@ def plan_gradient_cluster(choice: Choice, access: dict[str, int | str | bool], a
         raise does_not_fit(choice, int(access["pack"]), packs, staged, f"a cluster of {sizes[-1]}")
     cut = replace(cut, handed=bool(choice.tuning.handed))
     return build_gradient_split(choice, "cluster", "gradient_split", access, along, cut)
+
+
+def _pair(choice: Choice, alignment: str) -> Tuning | None:
+    """Two blocks for rows of 16-bit elements that fill the registers of one but in part, or are a little too long."""
+    problem = choice.problem
+    if choice.tuning != Tuning() or choice.kept_size > 4 or alignment != "whole":
+        return None
+    shortest, many = PAIRED_GRADIENT_LENGTHS
+    if not shortest < problem.length < CLUSTERED_GRADIENT_LENGTH or problem.length == many:
+        return None
+    if problem.length < many:
+        of_all = problem.rows >= PAIRED_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+        return Tuning(blocks=2, threads=ROW_EACH_THREADS, staged=True) if of_all else None
+    return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=True)
 
 
 def _row_bytes(choice: Choice) -> int:

@@ -16,6 +16,13 @@ WARP_REGISTERS = 32
 # written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
 BLOCK_REGISTERS = 16
 MOST_BLOCK_REGISTERS = 32
+# Elements of a thread where half as many threads have a row, by operation and bytes of one, of more rows than
+# FEWER_ROWS_PER_MULTIPROCESSOR: of the larger block a thread in two or three would have the last pack. H200, November
+# 2026, us: softmax bfloat16 8000x2056 24.3 to 21.1, 8000x4104 44.9 to 36.8, 1400x5000 12.8 to 12.0, 30000x5001 204 to
+# 146, but 8000x3504, of 32 elements, 31.7 to 32.0; log_softmax float32 8000x2056 40.7 to 36.3, 8000x4104 79.9 to 67.7,
+# 1400x5001 22.8 to 18.7, 8000x6288 109.5 to 100.5, but 1400x8000, of 32, the same; softmax float32 1400x3000 13.1 to
+# 12.5, 1400x5001 20.1 to 19.1, 30000x5001 292 by either. Few rows lose by it up to 8%; blocks of 64 threads gain nothing.
+MOST_HELD_BY_HALF = {("softmax", 2): 24, ("softmax", 4): 24, ("log_softmax", 4): 28}
 # Rows that a warp could hold, but with so many packs a lane, are for a block where there are no more of them than this:
 # what one warp does in turn, several do at once, and fetch a quarter of the instructions. Each thread holds one pack of
 # them, or two where rows are more than the second number. Measured on an H200, November 2026, float32 rows of 1000 by
@@ -27,7 +34,10 @@ FEWER_ROWS_PER_MULTIPROCESSOR = 4
 # What `algorithm=` and tuning may ask for.
 FORCED_WARP_REGISTERS = 64
 # A thread of a block that holds a row of a gradient, of two arrays: 16 elements of each in float32, which takes 55
-# registers in all and leaves a multiprocessor 64 KB of loads in flight (modelled).
+# registers in all and leaves a multiprocessor 64 KB of loads in flight (modelled). Of 16 bits half as many, where not
+# all threads would have all of them: H200, November 2026, us, bfloat16 400x1304 5.7 to 5.1, 8000x1304 24.3 to 21.6,
+# 1400x2504 12.7 to 10.9, 8000x3000 46.5 to 41.5, 1400x5001 23.0 to 20.0, 400x5568 10.3 to 9.3, 8000x7001 0.9 of the
+# time, but 8000x1032 1.02 to 1.05.
 GRADIENT_BLOCK_REGISTERS = 32
 GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_100
 # Packs of a row that a lane takes where groups of lanes need nothing of each other (modelled: 64 bytes in flight for
@@ -88,12 +98,13 @@ WARP_SMEM_ROWS_PER_MULTIPROCESSOR = 192
 # (H200, November 2026).
 SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR = 80
 SHORT_LANES_PER_MULTIPROCESSOR = 512
-# Of so few elements a lane of a warp takes a row as it lies, up to a million of them: 48000 to 800000 rows of 2, 3 and
-# 5 elements, against shared memory, softmax 1.13 times as fast, log_softmax 1.14, logsumexp and sum 1.11, and none less
-# than 0.95; 521582x2 bfloat16 log_softmax 7.0 us for 9.5. Of rows of 6 to 8 nothing was measured.
+# Of so few elements a lane of a warp takes a row as it lies, up to two million of them: 48000 to 800000 rows of 2, 3
+# and 5 elements, against shared memory, softmax 1.13 times as fast, log_softmax 1.14, logsumexp and sum 1.11, and none
+# less than 0.95; 521582x2 bfloat16 log_softmax 7.0 us for 9.5, 1284917x2 float32 11.5 for 13.8, sum of 1300000x5 13.9
+# for 15.9; three million rows 0.9 to 1.2. Of rows of 6 to 8 nothing was measured.
 TINY_ROW = 5
 LONG_TINY_ROW = 8
-MANY_TINY_ROWS_PER_MULTIPROCESSOR = 7600
+MANY_TINY_ROWS_PER_MULTIPROCESSOR = 15000
 MOST_WARP_SMEM = {
     "softmax": {2: (96, 192, 320), 4: (176, 160), 8: (128,)},
     "log_softmax": {2: (96, 128, 320), 4: (144, 128), 8: (128,)},
@@ -165,6 +176,10 @@ PACKS_IN_FLIGHT = 4
 FEWEST_REDUCE_THREADS = 64
 WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
 LOOP_THREADS = 512
+# Of gradients of 16 bits that wait in shared memory, several rows to a multiprocessor, of fewer elements than
+# CLUSTERED_GRADIENT_LENGTH: H200, November 2026, us, bfloat16 400x9000 12.6 to 11.0, 1400x10001 35.5 to 29.3,
+# 8000x10001 164 to 127, 8000x11000 155.9 to 131.
+SHORT_HALVES_THREADS = 256
 # A multiprocessor that has one block to run wants it large. Measured on an H100: online of 128 rows of 65536 to 1048576
 # float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time,
 # 1.18x, but 0.72x to 0.74x where several fit; strided tiles, 2x128256x16 float32, 2.3x over 256.

@@ -200,8 +200,9 @@ class FoldedRows {
 };
 
 template <class T>
-void run_folded(const Job& job, const void* x, void* y) {
+Form run_folded(const Job& job, const void* x, void* y) {
     FoldedRows<T>(job, x, y).run();
+    return Form::folded;
 }
 
 }  // namespace ONEPASS_ISA

@@ -42,7 +42,7 @@ class GradientRows {
           second_input_(job, job.second, &Axis::z_stride),
           output_(job) {}
 
-    void run() {
+    Form run() {
         switch (job_.op) {
             case Op::softmax_backward: return run_op<SoftmaxGradient<C>>();
             case Op::log_softmax_backward: return run_op<LogSoftmaxGradient<C>>();
@@ -74,8 +74,11 @@ class GradientRows {
     }
 
     template <class RowOp>
-    void run_op() {
-        if (job_.split) return run_split<RowOp>();
+    Form run_op() {
+        if (job_.split) {
+            run_split<RowOp>();
+            return Form::usual;
+        }
         if constexpr (RowOp::kSums && sizeof(C) == 4) {
             if (job_.algorithm == Algorithm::registers && transposes<T>(job_)) {
                 return run_transposed_gradient<T>(job_, {x_, second_}, y_);
@@ -86,6 +89,7 @@ class GradientRows {
             if (job_.nontemporal) stream_fence();
         };
         parallel_ranges(job_.rows, grain(), job_.threads, body);
+        return Form::usual;
     }
 
     template <class RowOp>

@@ -54,7 +54,7 @@ class GradientTiles : TileGrid<T> {
         second_direct_ = job.second == DTypeOf<T>::value && (packed_ || job.inner.z_stride == 1);
     }
 
-    void run() {
+    Form run() {
         switch (job_.op) {
             case Op::softmax_backward: return run_op<SoftmaxGradient<C>>();
             case Op::log_softmax_backward: return run_op<LogSoftmaxGradient<C>>();
@@ -318,8 +318,11 @@ class GradientTiles : TileGrid<T> {
     // ---- units ----
 
     template <class RowOp>
-    void run_op() {
-        if (job_.split) return run_split<RowOp>();
+    Form run_op() {
+        if (job_.split) {
+            run_split<RowOp>();
+            return Form::usual;
+        }
         if constexpr (RowOp::kSums && sizeof(C) == 4) {
             if (packed_ && transposes<T>(job_)) return run_transposed_gradient<T>(job_, {x_, second_}, y_);
         }
@@ -341,6 +344,7 @@ class GradientTiles : TileGrid<T> {
             if (past_cache_) stream_fence();
         };
         parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
+        return at_once ? Form::columns : Form::usual;
     }
 
     // Whether a few vectors of columns at a time go down all rows and once more: short ones, and longer ones where all

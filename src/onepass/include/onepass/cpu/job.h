@@ -88,6 +88,14 @@ struct Addresses {
     const void* third = nullptr;
 };
 
+// How an algorithm went about it. Which it is only the kernels know, since it depends on vectors and addresses.
+enum class Form : std::uint8_t {
+    usual,
+    transposed,  // transposed.h
+    folded,      // folded_rows.h
+    columns,     // some vectors of columns at a time down all rows: short_columns.h
+};
+
 // Stores past the cache fill whole lines.
 constexpr std::int64_t kCacheLine = 64;
 

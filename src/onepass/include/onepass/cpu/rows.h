@@ -26,11 +26,15 @@ class Rows {
     Rows(const Job& job, const void* x, void* y)
         : job_(job), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)), input_(job), output_(job) {}
 
-    void run() {
-        if (job_.split) return run_split();
+    Form run() {
+        if (job_.split) {
+            run_split();
+            return Form::usual;
+        }
         if (job_.algorithm == Algorithm::registers && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
         auto body = [this](std::int64_t begin, std::int64_t end) { run_range(begin, end); };
         parallel_ranges(job_.rows, grain(), job_.threads, body);
+        return Form::usual;
     }
 
    private:

@@ -38,14 +38,18 @@ class Tiles : TileGrid<T> {
         x_direct_ = job.in == DTypeOf<T>::value && (packed_ || job.inner.x_stride == 1);
     }
 
-    void run() {
-        if (job_.split) return run_split(Grid::units());
+    Form run() {
+        if (job_.split) {
+            run_split(Grid::units());
+            return Form::usual;
+        }
         if constexpr (kFolds<T>) {
             if (packed_ && folds<T>(job_)) return run_folded<T>(job_, x_, y_);
         }
         if (packed_ && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
+        const bool by_columns = is_short();
         auto body = [&](std::int64_t begin, std::int64_t end) {
-            if (is_short()) {
+            if (by_columns) {
                 Grid::each_run(begin, end,
                                [&](const auto& run, const auto& soon) { short_run(unit_of(run), unit_of(soon)); });
             } else if (job_.resident && job_.op == Op::softmax) {
@@ -60,6 +64,7 @@ class Tiles : TileGrid<T> {
             if (past_cache_) stream_fence();
         };
         parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
+        return by_columns ? Form::columns : Form::usual;
     }
 
    private:

@@ -112,11 +112,11 @@ inline bool folds(const Job& job) {
     return 2 * elements > W && elements <= kMostFolded && in_sequence<T>(job);
 }
 template <class T>
-void run_folded(const Job& job, const void* x, void* y);
+Form run_folded(const Job& job, const void* x, void* y);
 template <class T>
-void run_transposed(const Job& job, const void* x, void* y);
+Form run_transposed(const Job& job, const void* x, void* y);
 template <class T>
-void run_transposed_gradient(const Job& job, const Addresses& in, void* y);
+Form run_transposed_gradient(const Job& job, const Addresses& in, void* y);
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -181,7 +181,7 @@ inline void extremes_of(Columns& c) {
 }
 
 template <class T>
-void run_transposed(const Job& job, const void* x, void* y) {
+Form run_transposed(const Job& job, const void* x, void* y) {
     using Columns = typename TransposedRows<T>::Columns;
     TransposedRows<T>(job, {x}, y).run([&](Columns& c) {
         switch (job.op) {
@@ -193,10 +193,11 @@ void run_transposed(const Job& job, const void* x, void* y) {
             default: return c.reduction().results(job.op == Op::mean, c.y);
         }
     });
+    return Form::transposed;
 }
 
 template <class T>
-void run_transposed_gradient(const Job& job, const Addresses& in, void* y) {
+Form run_transposed_gradient(const Job& job, const Addresses& in, void* y) {
     using Columns = typename TransposedRows<T>::Columns;
     TransposedRows<T>(job, in, y).run([&](Columns& c) {
         if (job.op == Op::softmax_backward) {
@@ -205,6 +206,7 @@ void run_transposed_gradient(const Job& job, const Addresses& in, void* y) {
             c.results().template gradient<LogSoftmaxGradient<float>>(c.steps(c.x), c.steps(c.second));
         }
     });
+    return Form::transposed;
 }
 
 }  // namespace ONEPASS_ISA
