@@ -39,6 +39,7 @@ times over the plan's.
 
 # Folder under benchmarks/results: what it was measured on, and its records in the order of the page.
 MACHINES = {
+    "epyc-zen5-2core": ("Two cores of an AMD EPYC, Zen 5: AVX-512, 32 MiB L3", ("run",)),
     "epyc-zen4-2core": ("Two cores of an AMD EPYC, Zen 4: AVX-512, 32 MiB L3", ("run",)),
     "epyc-zen3-2core": ("Two cores of an AMD EPYC, Zen 3: AVX2, 32 MiB L3", ("run",)),
     "xeon-6-106-2.8ghz-2core": ("Two cores of an Intel Xeon, Ice Lake, 2.8 GHz: AVX-512", ("softmax",)),
@@ -53,7 +54,7 @@ README_TABLES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "cpu": (
         ("torch", "onnxruntime"),
         {
-            "epyc-zen4-2core/run": (
+            "epyc-zen5-2core/run": (
                 *("softmax-4096x1024", "softmax-32768x128", "softmax-1024x32768", "softmax-128x262144"),
                 *("softmax-8x2097152", "softmax-1x16777216", "softmax-32x256x56x56-dim1"),
                 *("softmax-4096x4096-bfloat16", "softmax-666666x3", "log_softmax-4096x1024"),

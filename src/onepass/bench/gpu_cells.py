@@ -230,6 +230,26 @@ _SLABS = (
 )
 
 
+# Rows a little longer than a power of two, or than what a block holds evenly: vocabularies of characters and of speech.
+_UNEVEN = (
+    ("softmax", (8000, 2056), "bfloat16", "a pack more than a power of two"),
+    ("softmax", (1400, 5000), "bfloat16", "syllables"),
+    ("softmax", (8000, 5001), "bfloat16", "syllables and one"),
+    ("softmax", (1400, 3000), "float32", "words of a command"),
+    ("log_softmax", (8000, 4104), "float32", "a pack more than a power of two"),
+    ("log_softmax", (1400, 5001), "float32", "syllables and one"),
+    ("log_softmax", (8000, 6288), "float32", "characters"),
+    ("softmax_backward", (8000, 1304), "bfloat16", "a gradient"),
+    ("softmax_backward", (1400, 3000), "bfloat16", "a gradient, longer"),
+    ("softmax_backward", (400, 5568), "bfloat16", "a gradient of few rows"),
+    ("softmax_backward", (8000, 5000), "bfloat16", "a gradient of many rows"),
+    ("log_softmax_backward", (1335, 6288), "bfloat16", "a gradient, characters"),
+    ("log_softmax_backward", (8000, 5001), "bfloat16", "a gradient, syllables and one"),
+    ("log_softmax_backward", (1400, 10000), "bfloat16", "a gradient, longer than a block holds"),
+    ("log_softmax_backward", (1400, 10001), "bfloat16", "the same and one"),
+)
+
+
 def _everyday() -> list[GpuCell]:
     cells = []
     for dtype in ("float32", "bfloat16"):
@@ -240,6 +260,7 @@ def _everyday() -> list[GpuCell]:
             cells += [GpuCell("tiles", op, shape, why, dim, dtype) for op in ("softmax", "logsumexp", "sum")]
     for group, of_group in (("runs", _RUNS), ("slabs", _SLABS)):
         cells += [GpuCell(group, op, shape, why, 1, dtype, peers=()) for op, shape, dtype, why in of_group]
+    cells += [GpuCell("uneven", op, shape, why, dtype=dtype) for op, shape, dtype, why in _UNEVEN]
     return cells
 
 
