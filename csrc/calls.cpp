@@ -31,7 +31,7 @@ constexpr const char* kAlgorithmNames[] = {"registers",      "row",        "onli
 constexpr const char* kFormNames[] = {"usual", "transposed", "folded", "columns"};
 
 thread_local const char* last_run = "";
-thread_local Form last_way = Form::usual;
+thread_local Form form_of_last = Form::usual;
 struct {
     int kind = -1;
     ThreadLender lender = nullptr;
@@ -214,10 +214,10 @@ void run_kernel(const CpuCall& call, const Sources& in, void* y) {
     const BorrowedThreads threads(in.x->kind == lending.kind ? lending.lender : nullptr);
     if (is_gradient(call.job.op)) {
         const Addresses from{in.x->data, in.second->data, in.third ? in.third->data : nullptr};
-        last_way = (call.tiles ? kernels().gradient_tiles : kernels().gradient_rows)(call.job, from, y);
+        form_of_last = (call.tiles ? kernels().gradient_tiles : kernels().gradient_rows)(call.job, from, y);
         return;
     }
-    last_way = (call.tiles ? kernels().tiles : kernels().rows)(call.job, in.x->data, y);
+    form_of_last = (call.tiles ? kernels().tiles : kernels().rows)(call.job, in.x->data, y);
 }
 
 PyObject* run_cpu(const CpuCall& call, const Result& result, const Sources& in, PyObject* out,
@@ -386,7 +386,7 @@ void register_dtype(PyObject* object, DType dtype) {
 }
 
 const char* last_algorithm() { return last_run; }
-const char* last_form() { return kFormNames[static_cast<std::size_t>(last_way)]; }
+const char* last_form() { return kFormNames[static_cast<std::size_t>(form_of_last)]; }
 
 const char* algorithm_name(const std::string& name) {
     static auto& names = *new std::set<std::string>;

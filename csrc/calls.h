@@ -63,7 +63,7 @@ bool run_into(const Bound& bound, const Sources& in, void* y);
 
 void register_dtype(PyObject* object, DType dtype);
 const char* last_algorithm();
-const char* last_form();  // of a CPU's
+const char* last_form();                              // of the last call on a CPU
 const char* algorithm_name(const std::string& name);  // the same text for the life of the process
 
 }  // namespace onepass

@@ -246,6 +246,7 @@ NB_MODULE(_engine, m) {
     m.def("forget_all", &forget_all);
     m.def("last_algorithm", &last_algorithm);
     m.def("last_form", &last_form);
+    m.def("assume_looking_far_ahead", [](bool so) { return std::exchange(looks_far_ahead, so); });
     m.def("borrow_threads", [](nb::handle tensor_type) {
         TensorKind kind;
         if (!torch_shim::find() || !tensor_kind(tensor_type.ptr(), kind)) return false;

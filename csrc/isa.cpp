@@ -7,7 +7,7 @@
 namespace onepass {
 
 // AMD's Zen 5 and what comes after it: family 26 on.
-const bool looks_far_ahead = [] {
+bool looks_far_ahead = [] {
 #if defined(__x86_64__)
     unsigned leaves, vendor, features, rest, version = 0;
     if (!__get_cpuid(0, &leaves, &vendor, &features, &rest) || vendor != signature_AMD_ebx) return false;

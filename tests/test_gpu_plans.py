@@ -184,6 +184,7 @@ CUTS = [
     ("softmax", (8000, 1504), -1, "bfloat16", "block", {"threads": 128, "packs": 2}, "nor 64"),
     ("softmax", (8000, 6144), -1, "float32", "block", {"threads": 256, "packs": 6}, "float32: six packs"),
     ("softmax", (8000, 6148), -1, "float32", "block", {"threads": 512, "packs": 4}, "and no more"),
+    ("softmax", (8000, 3072), -1, "float32", "block", {"threads": 128, "packs": 6}, "whole thirds, too"),
     ("log_softmax", (8000, 7168), -1, "float32", "block", {"threads": 256, "packs": 7}, "of logarithms seven"),
     ("log_softmax", (8000, 7172), -1, "float32", "block", {"threads": 512, "packs": 4}, "and not eight"),
     ("softmax", (1, 40000, 801), 1, "bfloat16", "strided_split", {"staged": "false", "resident": 3}, "longer: twice"),

@@ -352,6 +352,9 @@ def test_the_ladder():
         assert explain("softmax_backward", (3, length), "float32", device="h200").plan.algorithm == algorithm
     for length, algorithm in ((16376, "block"), (16384, "cluster")):  # many rows of float32, just held by a block
         assert explain("softmax_backward", (512, length), "float32", device="h200").plan.algorithm == algorithm
+    for device, packs in (("a100", 1), ("l4", 2)):  # of an L4's threads one multiprocessor has 1536
+        plan = explain("softmax_backward", (8000, 5000), "bfloat16", device=device).plan
+        assert (plan.algorithm, dict(plan.shape)["packs"]) == ("block", packs)
     # Where there are no clusters. Most of a row waits, and of the rest dy is read again.
     for length, algorithm in ((32000, "block_smem"), (50256, "split")):
         assert explain("softmax_backward", (4096, length), "bfloat16", device="a100").plan.algorithm == algorithm

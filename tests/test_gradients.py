@@ -231,12 +231,31 @@ def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch):
         rows_wherever_they_go(op, inputs_of(op, (5, length), dtype, -1), "row", monkeypatch)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("algorithm", ["online", "split"])
 @pytest.mark.parametrize("op", PAIRS)
-def test_rows_that_are_read_twice(op, algorithm, monkeypatch):
-    """Past the cache eight chunks of 4096 are written at once; one less, one more, and several times as many."""
-    for length in (8 * 4096 - 1, 8 * 4096 + 1, 70_001):
-        rows_wherever_they_go(op, inputs_of(op, (2, length), "float32", -1), algorithm, monkeypatch)
+def test_rows_that_are_read_twice(op, algorithm, dtype, monkeypatch, threads):
+    """Past the cache eight chunks of 4096 elements are written at once, of shared rows if they are long enough: an
+    element less than that, one more, and several times as many."""
+    threads(2)
+    for length in (8 * 4096 - 1, 8 * 4096 + 1, 8 * 8 * 4096 + 5 if algorithm == "split" else 70_001):
+        rows_wherever_they_go(op, inputs_of(op, (2, length), dtype, -1), algorithm, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_processors_that_look_ahead_get_the_same_bits(dtype):
+    """They need no hints, and have rows one after the other: sums and maxima, and gradients in the cache."""
+    x, rows = random_array((2, 70_001), dtype), {op: inputs_of(op, (5, 5000), dtype, -1) for op in PAIRS}
+    as_it_is = _engine.assume_looking_far_ahead(False)
+    results = []
+    try:
+        for so in (False, True):
+            _engine.assume_looking_far_ahead(so)
+            backward = [call(op, given, algorithm="row") for op, given in rows.items()]
+            results.append([onepass.sum(x), onepass.amax(x), *backward])
+    finally:
+        _engine.assume_looking_far_ahead(as_it_is)
+    assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -283,6 +302,8 @@ def test_columns_that_stay_in_a_cache(op, dtype, monkeypatch):
     ((3, 100, 300), 1 << 40, 16, 64),
     ((3, 100, 300), 0, None, None),  # past the cache
     ((2000, 30, 60), 1 << 40, 64, 64),  # 43 MB, 14 KiB of both inputs at each step
+    ((50, 500, 65), 1 << 40, 64, 64),  # 254 KiB
+    ((50, 500, 66), 1 << 40, None, None),  # 258 KiB
     ((14, 1000, 300), 1 << 40, None, None),  # 50 MB, 2.3 MiB
 ])  # fmt: skip
 @pytest.mark.parametrize("op", PAIRS)

@@ -129,7 +129,10 @@ def uneven_row_problems() -> Iterator[tuple]:
         for op in ("softmax_backward", "log_softmax_backward"):
             for length in (1304, 3000, 5000, 5001, 9000, 9001, 16376):
                 yield op, "bfloat16", "bfloat16", (4096, length), 1, None, addresses
-            yield op, "float16", "float16", (400, 5000), 1, None, addresses
+            for shape in ((400, 5000), (4096, 5000)):
+                yield op, "float16", "float16", shape, 1, None, addresses
+            for length in (5000, 5001, 12000):
+                yield op, "bfloat16", "float32", (4096, length), 1, None, addresses
 
 
 def short_row_problems() -> Iterator[tuple]:

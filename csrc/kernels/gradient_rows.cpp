@@ -7,7 +7,9 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-Form run_gradient_rows(const Job& job, const Addresses& in, void* y) { return run_gradient_typed<GradientRows>(job, in, y); }
+Form run_gradient_rows(const Job& job, const Addresses& in, void* y) {
+    return run_gradient_typed<GradientRows>(job, in, y);
+}
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -7,7 +7,9 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-Form run_gradient_tiles(const Job& job, const Addresses& in, void* y) { return run_gradient_typed<GradientTiles>(job, in, y); }
+Form run_gradient_tiles(const Job& job, const Addresses& in, void* y) {
+    return run_gradient_typed<GradientTiles>(job, in, y);
+}
 
 }  // namespace ONEPASS_ISA
 }  // namespace onepass

@@ -336,7 +336,7 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
         per_thread = min(per_thread, 1 if fewer else 2)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
-    if tuning.threads is None and _half_as_many_do(choice, packs * pack, threads):
+    if tuning.threads is None and _half_as_many_do(choice, packs, pack, threads):
         threads //= 2
     per_thread = -(-packs // threads)
     exact = alignment == "whole" and per_thread * threads * pack == problem.length
@@ -366,12 +366,12 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
     )
 
 
-def _half_as_many_do(choice: Choice, elements: int, threads: int) -> bool:
+def _half_as_many_do(choice: Choice, packs: int, pack: int, threads: int) -> bool:
     """Whether half of the threads are faster: of all of them most would have a pack less than others."""
     problem = choice.problem
     most = MOST_HELD_BY_HALF.get((problem.op, choice.x_size), 0)
     few = problem.rows <= FEWER_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    fits = choice.registers_per_element == 1 and elements <= threads // 2 * most
+    fits = choice.registers_per_element == 1 and ceil_div(packs, threads // 2) * pack <= most
     return fits and threads > WARP_THREADS and not few
 
 

@@ -250,9 +250,10 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
     tuning, pack = choice.tuning, int(access["pack"])
     threads = tuning.threads or 64
     per_thread = max(1, block_registers(choice) // (2 * choice.registers_per_element) // pack)
-    # Of 16 bits most threads would have one of two packs, if a row is not as many as a block of them holds.
+    # Of 16 bits most threads would have one of two packs, if a row is not as many as a block of them holds. Not in
+    # blocks of which a multiprocessor has but one: nothing would be loaded while that one adds up.
     filled = access["alignment"] == "whole" and ceil_power(packs) == packs
-    if choice.kept_size == 4 and not filled:
+    if choice.kept_size == 4 and not filled and 2 * ceil_power(packs) <= choice.device.max_threads:
         per_thread = 1
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2

@@ -80,11 +80,12 @@ FEW_GRADIENTS_THREADS = 512
 # Rows that a block just holds are for clusters, if they are few or float32: float32 64x16384 8.5 for 8.8, 512x16384
 # 28.9 for 30.7, 4096x16384 189.9 for 190.5; bfloat16 64x16384 7.2 for 7.5.
 CLUSTERED_GRADIENT_LENGTH = 16384
-# Rows of 16-bit elements longer than the first are for two blocks, in shared memory, if they are as many for a
-# multiprocessor, from the second on however many; the second itself fills the registers of one block. H200, November
-# 2026, us, bfloat16, against one block: 1400x4504 21.9 to 17.1, 8000x5000 94.8 to 66.8, 8000x6288 105.2 to 77.4, but
-# 400x4104 8.8 to 9.2; 132x9000 7.9 to 7.4, 1400x10000 34.5 to 27.2, 8000x9000 147 to 112, 8000x12000 160.7 to 139.7,
-# 1400x14000 42.0 to 35.0; off the boundaries of packs 8000x5001 98.2 to 84, by one block of 1024 80.5.
+# Gradients of 16-bit elements whose rows are longer than the first of these have two blocks, in shared memory: between
+# the first and the second if there are PAIRED_ROWS_PER_MULTIPROCESSOR rows, past the second however many. A row of just
+# the second fills the registers of one block. H200, November 2026, us, bfloat16, against one block: 1400x4504 21.9 to
+# 17.1, 8000x5000 94.8 to 66.8, 8000x6288 105.2 to 77.4, but 400x4104 8.8 to 9.2; 1x9000 4.9, 32x12000 5.5 and 100x16000
+# 7.9, by all others more; 132x9000 7.9 to 7.4, 1400x10000 34.5 to 27.2, 8000x9000 147 to 112, 8000x12000 160.7 to
+# 139.7, 1400x14000 42.0 to 35.0; off the boundaries of packs 8000x5001 98.2 to 84, by one block of 1024 80.5.
 PAIRED_GRADIENT_LENGTHS = (4096, 8192)
 PAIRED_ROWS_PER_MULTIPROCESSOR = 8
 # Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor

@@ -21,8 +21,8 @@ MOST_BLOCK_REGISTERS = 32
 # 2026, us: softmax bfloat16 8000x2056 24.3 to 21.1, 8000x4104 44.9 to 36.8, 1400x5000 12.8 to 12.0, 30000x5001 204 to
 # 146, but 8000x3504, of 32 elements, 31.7 to 32.0; log_softmax float32 8000x2056 40.7 to 36.3, 8000x4104 79.9 to 67.7,
 # 1400x5001 22.8 to 18.7, 8000x6288 109.5 to 100.5, but 1400x8000, of 32, the same; softmax float32 1400x3000 13.1 to
-# 12.5, 1400x5001 20.1 to 19.1, 30000x5001 292 by either. Few rows lose by it up to 8%; blocks of 64 threads gain
-# nothing.
+# 12.5, 1400x5001 20.1 to 19.1, 30000x5001 292 by either; of rows that are whole thirds, 3072 and 6144 float32, 0.96 to
+# 1.02 of the time, one of sixteen 1.07. Few rows lose by it up to 8%; blocks of 64 threads gain nothing.
 MOST_HELD_BY_HALF = {("softmax", 2): 24, ("softmax", 4): 24, ("log_softmax", 4): 28}
 # Rows that a warp could hold, but with so many packs a lane, are for a block where there are no more of them than this:
 # what one warp does in turn, several do at once, and fetch a quarter of the instructions. Each thread holds one pack of

@@ -1,8 +1,8 @@
 // Gradients of rows whose reduced axis is walked directly: the algorithms of rows.h, with a second input.
 //
 //   registers  short rows (gradient_short_rows.h; tiny ones: transposed.h)
-//   row     y and dy wait in cache between the sum and the results, which are written beside the next row's sum, or,
-//           of a row that waits in the first cache, before it
+//   row     y and dy wait in cache between the sum and the results, which are written beside the next row's sum, or
+//           before it, of a row that waits in the first cache (on a Zen 5 in any)
 //   online  a row longer than the cache: one pass for its sum, one to write
 //   split   as online, the chunks of one row shared by all threads
 //
@@ -64,10 +64,12 @@ class GradientRows {
     }
     bool direct() const { return x_input_.direct() && second_input_.direct() && output_.direct(); }
     std::int64_t chunks() const { return (job_.length + job_.chunk - 1) / job_.chunk; }
-    std::int64_t chunk_size(std::int64_t c) const {
-        const std::int64_t left = job_.length - c * job_.chunk;
-        return left < job_.chunk ? left : job_.chunk;
+    // Elements of the i-th piece, where a row is cut into pieces of so many.
+    std::int64_t size_of_piece(std::int64_t i, std::int64_t most) const {
+        const std::int64_t left = job_.length - i * most;
+        return left < most ? left : most;
     }
+    std::int64_t chunk_size(std::int64_t c) const { return size_of_piece(c, job_.chunk); }
     std::int64_t grain() const {
         const std::int64_t row_bytes = job_.length * (size_of(job_.in) + size_of(job_.second));
         return grain_of(job_.rows, row_bytes, kPipelinedRun, job_.threads);
@@ -125,10 +127,10 @@ class GradientRows {
     template <class RowOp>
     void resident_rows(std::int64_t begin, std::int64_t end) const {
         if constexpr (RowOp::kOfProducts && sizeof(T) == 4) {
-            if (2 * job_.length * size_of(job_.in) <= kShortBytes) return short_rows<RowOp>(begin, end);
+            if (2 * job_.length * size_of(job_.in) <= kShortBytes) return one_by_one<RowOp>(begin, end);
         }
         if constexpr (kOneByOne<RowOp>) {
-            if (looks_far_ahead && !job_.nontemporal) return short_rows<RowOp>(begin, end);
+            if (looks_far_ahead && !job_.nontemporal) return one_by_one<RowOp>(begin, end);
         }
         pairs_of_rows<RowOp>(begin, end);
     }
@@ -184,15 +186,15 @@ class GradientRows {
 
     // One row after the other.
     template <class RowOp>
-    void short_rows(std::int64_t begin, std::int64_t end) const {
+    void one_by_one(std::int64_t begin, std::int64_t end) const {
         Carry carry;
         for (std::int64_t i = begin; i < end; ++i) {
-            job_.nontemporal ? short_row_past_cache<RowOp>(row(i), carry) : short_row<RowOp>(row(i));
+            job_.nontemporal ? row_past_cache<RowOp>(row(i), carry) : row_in_cache<RowOp>(row(i));
         }
         carry.flush();
     }
     template <class RowOp>
-    ONEPASS_APART void short_row(const Row& r) const {
+    ONEPASS_APART void row_in_cache(const Row& r) const {
         const std::int64_t n = job_.length;
         const T* y = reinterpret_cast<const T*>(r.x);
         const T* dy = reinterpret_cast<const T*>(r.second);
@@ -200,7 +202,7 @@ class GradientRows {
         write_in_cache(reinterpret_cast<T*>(r.y), n, value);
     }
     template <class RowOp>
-    ONEPASS_APART void short_row_past_cache(const Row& r, Carry& carry) const {
+    ONEPASS_APART void row_past_cache(const Row& r, Carry& carry) const {
         const T* y = reinterpret_cast<const T*>(r.x);
         const T* dy = reinterpret_cast<const T*>(r.second);
         const double sum = pipelined<RowOp>(y, dy, {}, carry);
@@ -268,15 +270,20 @@ class GradientRows {
         for (std::int64_t i = spans(); i-- > 0;) write_span(r, i, op);
     }
 
-    // What is written at once: from memory several chunks, since at the beginning of each the processor does not look
-    // ahead yet. Measured on a Zen 5, two threads, one chunk over eight: log_softmax's gradient of 8 x 2097152 1.6, of
-    // 128 x 262144 1.55, of 128 x 128256 bfloat16 1.7.
-    std::int64_t span() const { return (job_.nontemporal && direct() ? 8 : 1) * job_.chunk; }
+    // What is written at once: past the cache several chunks, since at the beginning of each the processor does not
+    // look ahead yet. Measured on a Zen 5, times by one chunk over those by eight, of one thread and of two:
+    // log_softmax's gradient of 8 x 2097152 1.5 and 1.2, of 128 x 262144 1.4 and 1.2, of 128 x 128256 bfloat16 1.7
+    // and 1.4, softmax's 1.0 to 1.1. Of what is shared out there are some for each thread.
+    static constexpr std::int64_t kSpanChunks = 8, kSpansOfThread = 4;
+    std::int64_t span() const {
+        const std::int64_t several = kSpanChunks * job_.chunk;
+        const bool enough = !job_.split || job_.length >= several * kSpansOfThread * job_.threads;
+        return job_.nontemporal && direct() && enough ? several : job_.chunk;
+    }
     std::int64_t spans() const { return (job_.length + span() - 1) / span(); }
     template <class RowOp>
     void write_span(const Row& r, std::int64_t i, const RowOp& op) const {
-        const std::int64_t begin = i * span(), left = job_.length - begin;
-        write_chunk(r, begin, left < span() ? left : span(), op);
+        write_chunk(r, i * span(), size_of_piece(i, span()), op);
     }
 
     template <class RowOp>
@@ -290,8 +297,8 @@ class GradientRows {
             }
         }
     }
-    std::int64_t split_grain(std::int64_t elements) const {
-        return kPlainRun / (elements * (size_of(job_.in) + size_of(job_.second))) + 1;
+    std::int64_t split_grain(std::int64_t pieces, std::int64_t elements) const {
+        return grain_of(pieces, elements * (size_of(job_.in) + size_of(job_.second)), kPlainRun, job_.threads);
     }
     template <class RowOp>
     double split_sum(const Row& r) const {
@@ -301,7 +308,7 @@ class GradientRows {
                 partials[c] = chunk_partial<RowOp>(r, c * job_.chunk, chunk_size(c));
             }
         };
-        parallel_ranges(chunks(), split_grain(job_.chunk), job_.threads, read);
+        parallel_ranges(chunks(), split_grain(chunks(), job_.chunk), job_.threads, read);
         Partial total = empty_partial(Op::sum);
         for (std::int64_t c = 0; c < chunks(); ++c) merge(Op::sum, total, partials[c]);
         return finish(Op::sum, total, job_.length);
@@ -312,7 +319,7 @@ class GradientRows {
             for (std::int64_t i = begin; i < end; ++i) write_span(r, spans() - 1 - i, op);
             if (job_.nontemporal) stream_fence();
         };
-        parallel_ranges(spans(), split_grain(span()), job_.threads, write);
+        parallel_ranges(spans(), split_grain(spans(), span()), job_.threads, write);
     }
 
     const Job& job_;

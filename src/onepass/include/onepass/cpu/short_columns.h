@@ -1,8 +1,8 @@
-// Columns of no more than sixteen elements (any number, of a gradient within the cache or transposed), side by side: up
-// to eight vectors of them at a time, from the first row to the last and once more, so that between its two passes a
-// column is in the first cache, and a running value in its register. Tiles (tiles.h, gradient_tiles.h) have arrays of
-// these, and more to do for a tile than such columns have elements. A line of columns at a time takes twice as long
-// from memory: rows are then not read side by side.
+// Columns of no more than sixteen elements (any number, of a gradient in or near the cache, or transposed), side by
+// side: up to eight vectors of them at a time, from the first row to the last and once more, so that between its two
+// passes a column is in the first cache, and a running value in its register. Tiles (tiles.h, gradient_tiles.h) have
+// arrays of these, and more to do for a tile than such columns have elements. A line of columns at a time takes twice
+// as long from memory: rows are then not read side by side.
 #pragma once
 
 #include "column_groups.h"

@@ -14,6 +14,7 @@ inline namespace ONEPASS_ISA {
 constexpr int kMostTransposedSteps = 16;  // of rows with an inner axis of 1: longer ones are faster where they are
 constexpr bool kTransposesMore = kVectorBytes >= 32;         // than that, and than 64 elements: where it was measured
 constexpr int kMostTransposed = kTransposesMore ? 512 : 64;  // elements of a row
+constexpr int kMostTransposedGradient = kVectorBytes == 64 ? 256 : kTransposesMore ? 128 : 64;
 
 // How rows lie in lanes. A vector takes as many as it holds whole ones, or one row takes several vectors; a batch is as
 // many of either as a vector has lanes.
@@ -56,21 +57,21 @@ inline bool in_sequence(const Job& job) {
 // The elements that a row may have for that; longer ones are tiles (packed). Measured with one thread, times of tiles
 // over those of transposed rows, by AVX2 (Zen 3): logsumexp of 12 x 7 6.0, of 30 x 3 5.1, of 100 x 5 1.35; softmax 2.0,
 // 2.3, 1.1, of 60 x 4 0.8, of 15 x 8 0.7; its gradient of 30 x 3 2.2, of 12 x 10 1.3, of 60 x 4 0.6; sums of 6 x
-// 12 4.3, of 30 x 16 0.8. By AVX-512 (Zen 5), whole batches: logsumexp of 20 x 5 5.8, of 102 x 5 1.5, of 32 x 16 1.3;
-// log_softmax 4.5 (25 x 5), 1.5 and 1.1, of 17 x 16 1.3; softmax 3.4, 1.2 and 0.8, of 80 x 5 1.35, of 50 x 8 1.0, of 8
-// x 16 1.1, of float64 0.9; its gradient of 25 x 5 2.2, of 93 x 3 1.1, of 35 x 8 0.9, of 8 x 16 0.65; sums of float64
-// (others fold) of 25 x 5 2.2, of 35 x 8 1.2, of 50 x 8 0.9.
+// 12 4.3, of 30 x 16 0.8. By AVX-512 (Zen 5, whole batches; others take the same limits): logsumexp of 20 x 5 5.8, of
+// 102 x 5 1.5, of 32 x 16 1.3; log_softmax 4.5 (25 x 5), 1.5 and 1.1, of 17 x 16 1.3, of 25 x 16 1.0; softmax 3.4, 1.2
+// and 0.8, of 80 x 5 1.35, of 50 x 8 and of 42 x 12 1.0, of 8 x 16 1.1, of float64 0.9; its gradient of 25 x 5 2.2, of
+// 93 x 3 1.1, of 35 x 8 0.9, of 8 x 16 0.65; sums of float64 (others fold) of 25 x 5 2.2, of 35 x 8 1.2, of 50 x 8 0.9.
 template <class T>
 constexpr int most_transposed(Op op, std::int64_t inner) {
     constexpr int kFew = 64;
     const bool whole_vectors = inner % kLanes<Compute<T>> == 0;
     if constexpr (kVectorBytes == 64) {
-        if (is_gradient(op)) return whole_vectors ? kFew : 256;
+        if (is_gradient(op)) return whole_vectors ? kFew : kMostTransposedGradient;
         if (op == Op::softmax) return whole_vectors ? (sizeof(T) > 4 ? kFew : 128) : 400;
         if (op == Op::log_softmax) return whole_vectors ? 280 : kMostTransposed;
         return op == Op::logsumexp ? kMostTransposed : 280;
     } else if constexpr (kVectorBytes == 32) {
-        if (is_gradient(op)) return whole_vectors ? kFew : 128;
+        if (is_gradient(op)) return whole_vectors ? kFew : kMostTransposedGradient;
         if (is_elementwise(op)) return whole_vectors ? kFew : 200;
         if (sizeof(T) > 4 && op != Op::logsumexp) return kFew;
         return whole_vectors ? kMostTransposed / 2 : kMostTransposed;

@@ -1,4 +1,4 @@
-// Tiny rows (transposed.h) as columns: transposed in registers, then side by side in the first cache, where
+// Tiny rows (transposed.h) as columns: transposed in registers, then side by side in a near cache, where
 // short_columns.h and column_reductions.h do the rest.
 #pragma once
 
@@ -53,10 +53,10 @@ class TransposedRows {
         parallel_ranges(batches, grain_of(batches, bytes, kPlainRun, job_.threads), job_.threads, body);
     }
 
-    // Columns of a batch, in the first cache.
+    // Columns of a batch, on the stack: of AVX-512 80 KiB, of which few rows have more than a quarter.
     struct Columns {
         alignas(kCacheLine) C x[kMostElements * W];
-        alignas(kCacheLine) C second[kMostElements * W];
+        alignas(kCacheLine) C second[kMostTransposedGradient * W];
         alignas(kCacheLine) C y[kMostElements * W];
         std::int64_t length;
         int width;
@@ -72,7 +72,6 @@ class TransposedRows {
         Columns columns;
         columns.length = job_.length;
         columns.width = batch_.inner() * batch_.together() * W;
-        alignas(kCacheLine) C side_by_side[(kMostElements + 1) * W];
         const int of_result = is_elementwise(job_.op) ? batch_.elements() : batch_.inner();
         const Places places(batch_, of_result);
         Carry carry;
@@ -84,12 +83,11 @@ class TransposedRows {
             if (second_) bring(second_, first, n, columns.second);
             compute(columns);
             T* const y = y_ + first * of_result;
-            if (!job_.nontemporal) {
+            if (job_.nontemporal) {
+                send_past_cache(columns.y, of_result, places, n, y, carry);
+            } else {
                 send(columns.y, of_result, places, n, y);
-                continue;
             }
-            send(columns.y, of_result, places, n, side_by_side);
-            Emitter<T, Put>(y, n * of_result, true, {side_by_side}, &carry).finish();
         }
         carry.flush();
         if (job_.nontemporal) stream_fence();
@@ -161,6 +159,14 @@ class TransposedRows {
                 lanes == W ? store(y + at, v[i]) : store_n(y + at, v[i], lanes);
             }
         }
+    }
+
+    // The same by way of memory of its own, which only then is on the stack.
+    ONEPASS_APART void send_past_cache(const C* from, int elements, const Places& places, int n, T* y,
+                                       Carry& carry) const {
+        alignas(kCacheLine) C side_by_side[(kMostElements + 1) * W];
+        send(from, elements, places, n, side_by_side);
+        Emitter<T, Put>(y, n * elements, true, {side_by_side}, &carry).finish();
     }
 
     const Job& job_;
