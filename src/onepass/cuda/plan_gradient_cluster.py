@@ -79,13 +79,13 @@ def _pair(choice: Choice, alignment: str) -> Tuning | None:
     problem = choice.problem
     if choice.tuning != Tuning() or choice.kept_size > 4 or alignment != "whole":
         return None
-    shortest, many = PAIRED_GRADIENT_LENGTHS
-    if not shortest < problem.length < CLUSTERED_GRADIENT_LENGTH or problem.length == many:
+    shortest, filling = PAIRED_GRADIENT_LENGTHS
+    if not shortest < problem.length < CLUSTERED_GRADIENT_LENGTH or problem.length == filling:
         return None
-    if problem.length < many:
-        of_all = problem.rows >= PAIRED_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-        return Tuning(blocks=2, threads=ROW_EACH_THREADS, staged=True) if of_all else None
-    return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=True)
+    if problem.length > filling:
+        return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=True)
+    many = problem.rows >= PAIRED_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return Tuning(blocks=2, threads=ROW_EACH_THREADS, staged=True) if many else None
 
 
 def _row_bytes(choice: Choice) -> int:
