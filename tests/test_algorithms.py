@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers import (
     DTYPES,
-    ELEMENTWISE,
     FLOORS,
     KINDS,
     LIMITS,
@@ -238,20 +237,6 @@ def test_the_last_algorithm_is_that_of_this_thread():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", ELEMENTWISE)
-def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
-    """Rows that end inside a cache line, and start anywhere in one: what is left of it belongs to the next row."""
-    monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", 0)
-    for width in (65, 129, 263, 1025):
-        x = random_array((7, width), dtype)
-        for first in range(0, 64, 5):
-            out = nan_filled(7 * width + first, x.dtype)[first:].reshape(7, width)
-            call.plan_and_run(op, x, 1, False, None, out, "row")
-            assert _engine.last_algorithm() == "row"
-            assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], (width, first)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_plain_reductions_down_columns_of_any_number(op, dtype):
     # Groups of vectors that reach back over each other, one vector, part of one.
@@ -268,35 +253,6 @@ def test_plain_reductions_down_columns_of_any_number(op, dtype):
                 assert _engine.last_algorithm() == "strided"
             expected = getattr(reference, op)(x, 1)
             assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (width, length)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", REDUCTIONS)
-@pytest.mark.parametrize("algorithm", ["registers", "row"])
-def test_plain_reductions_of_short_rows(algorithm, op, dtype, monkeypatch):
-    """Of any number of vectors that a kernel knows by name, and one more: a batch at a time, and row by row."""
-    of_rows = 8 if algorithm == "registers" else 0
-    monkeypatch.setattr(plan, "_register_vectors", lambda *_: of_rows)
-    lanes = _engine.vector_bytes() // (8 if dtype == "float64" else 4)
-    for length in (vectors * lanes + rest for vectors in range(1, 8) for rest in (-1, 0, 1)):
-        if length <= 16:  # transposed
-            continue
-        x = np.abs(random_array((3 * lanes + 1, length), dtype, seed=length))
-        x[1, length - 1], x[2, 0] = np.nan, np.inf
-        x[3, length // 2], x[4, length - 1] = -np.inf, 300 if op == "amax" else -300
-        out = nan_filled(len(x), x.dtype)
-        call.plan_and_run(op, x, 1, False, None, out, None)
-        assert _engine.last_algorithm() == algorithm
-        assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], length
-
-
-@pytest.mark.parametrize(("dtype", "rows", "algorithm"), [
-    ("float32", 1_000, "registers"),
-    ("float32", 10_000_000, "row"),
-    ("bfloat16", 10_000_000, "registers"),
-])  # fmt: skip
-def test_short_rows_from_memory_are_added_up_one_by_one(dtype, rows, algorithm):
-    assert onepass.explain("sum", (rows, 2 * LANES), dtype).plan.algorithm == algorithm
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -163,7 +163,16 @@ def test_a_broadcast_gradient_is_read_in_place(op, shape, dim, kind):
 
 @pytest.mark.parametrize(
     ("shape", "dim"),
-    [*LAYOUT_SHAPES, ((2000, 1031), -1), ((60, 700), 0), ((3000, 700), 0), ((3000, 704), 0), ((999, 25), -1)],
+    [
+        *LAYOUT_SHAPES,
+        ((2000, 1031), -1),
+        ((60, 700), 0),
+        ((3000, 700), 0),
+        ((3000, 704), 0),
+        ((999, 25), -1),
+        ((6001, 25), -1),
+        ((3001, 101), -1),
+    ],
 )
 @pytest.mark.parametrize("op", GRADIENTS)
 def test_in_place_of_an_input(op, shape, dim, monkeypatch):
@@ -226,9 +235,14 @@ def test_short_rows(op, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", PAIRS)
 def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch):
-    """One after the other, up to 2048 float32, and beside the next one."""
-    for length in (600, 1031, 2047, 2048, 2049, 5000):
-        rows_wherever_they_go(op, inputs_of(op, (5, length), dtype, -1), "row", monkeypatch)
+    """One after the other, and beside the next one: which of both depends on length, processor and where they go."""
+    as_it_is = _engine.assume_looking_far_ahead(False)
+    try:
+        for length, so in itertools.product((600, 1031, 2047, 2048, 2049, 5000), (False, True)):
+            _engine.assume_looking_far_ahead(so)
+            rows_wherever_they_go(op, inputs_of(op, (5, length), dtype, -1), "row", monkeypatch)
+    finally:
+        _engine.assume_looking_far_ahead(as_it_is)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

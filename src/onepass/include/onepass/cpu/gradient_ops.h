@@ -289,10 +289,9 @@ struct GradientOf {
 };
 
 // Fetches what `n` elements at p will be followed by; the processor itself stops looking ahead at the end of a page.
-template <class T>
+template <std::int64_t kBytes, class T>
 ONEPASS_INLINE void fetch_ahead(const T* p, int n) {
-    constexpr std::int64_t kAhead = 2048;  // bytes
-    fetch_soon(p + kAhead / static_cast<std::int64_t>(sizeof(T)), n);
+    fetch_soon(p + kBytes / static_cast<std::int64_t>(sizeof(T)), n);
 }
 
 // Results that stay in the cache: of a row in the first one faster than an Emitter.

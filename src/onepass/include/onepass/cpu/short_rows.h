@@ -121,6 +121,7 @@ class ShortRows : RowBatches<T> {
         const auto anchor = usual_anchor<C>();
         V part[W];
         Batch two[2];
+        Carry carry;
         take(two[0], begin, end);
         Seen seen = look_at_all(two[0], e[0], part);
         for (std::int64_t first = begin, i = 0; first < end; first += W, ++i) {
@@ -135,13 +136,13 @@ class ShortRows : RowBatches<T> {
             take(next, first + W, end);
             const bool small = seen.least.small_beside_any(scale, W);
             if (__builtin_expect(small || !worth_trying(next), 0)) {
-                write(now, kept, scale, scale_low, small);
+                write(now, kept, scale, scale_low, small, carry);
                 seen = look_at_all(next, keep, part);
                 continue;
             }
             seen = {};
             Batches::template store_rows<true>(
-                now.y, now.count,
+                now.y, now.count, carry,
                 [&](int r, int at, int) ONEPASS_INLINE_BODY {
                     return times<T>(load(kept + r * stride_ + at), V(scale[r]), V(scale_low[r]));
                 },
@@ -149,6 +150,7 @@ class ShortRows : RowBatches<T> {
                     if (r < next.count) look(next, r, anchor, keep, part, seen);
                 });
         }
+        carry.flush();
     }
 
     // Row r for the first time, taken for a usual one: its exponentials, and their sum.
@@ -202,11 +204,11 @@ class ShortRows : RowBatches<T> {
     }
 
     // The results of a batch and nothing beside. `small`: some of them may be subnormal.
-    ONEPASS_APART void write(const Batch& b, const C* e, const C (&scale)[W], const C (&scale_low)[W],
-                             bool small) const {
+    ONEPASS_APART void write(const Batch& b, const C* e, const C (&scale)[W], const C (&scale_low)[W], bool small,
+                             Carry& carry) const {
         const auto each = [&](auto&& value) ONEPASS_INLINE_BODY {
             Batches::template store_rows<false>(
-                b.y, b.count,
+                b.y, b.count, carry,
                 [&](int r, int i, int)
                     ONEPASS_INLINE_BODY { return value(load(e + r * stride_ + i), V(scale[r]), V(scale_low[r])); },
                 Nothing{});
@@ -288,6 +290,7 @@ class ShortRows : RowBatches<T> {
         SumsBelow sums;
         V part[W];
         Batch three[3];
+        Carry carry;
         for (int i = 0; i < 2; ++i) {
             // In variables of its own: what a call has had the address of is read again after every store.
             Batch batch;
@@ -311,7 +314,7 @@ class ShortRows : RowBatches<T> {
             take(after, first + 2 * W, end);
             const C* const next_top = top[(i + 1) & 1];
             Batches::template store_rows<true>(
-                now.y, now.count,
+                now.y, now.count, carry,
                 [&](int r, int at, int lanes) ONEPASS_INLINE_BODY {
                     const LogSoftmaxOp<V> op{V(high[r]), V(low[r])};
                     const T* x = now.x[r] + at;
@@ -328,6 +331,7 @@ class ShortRows : RowBatches<T> {
             repeat_first(after, part);
             store(top[i & 1], maxima_across(part));
         }
+        carry.flush();
     }
 
     void logsumexp(const Batch& b) const {

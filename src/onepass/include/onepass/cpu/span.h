@@ -538,6 +538,11 @@ class Emitter {
         i_ += 4 * W;
     }
 
+    // Writes what comes before `end`, but for less than four vectors.
+    ONEPASS_INLINE void step_to(std::int64_t end) {
+        while (i_ + 4 * W <= end) step();
+    }
+
     void finish() {
         while (i_ + 4 * W <= n_) step();
         if (past_cache_) {
