@@ -46,14 +46,14 @@ class ShortRows : RowBatches<T> {
         int count;  // of rows, at most W
         const T* x[W];
         char* y[W];
-        std::int64_t ahead;  // elements from a row to the one a batch later
+        std::int64_t ahead;  // elements from a row to the one two batches later
     };
 
     // The batch that begins with row `first`, if that is before `end`.
     void take(Batch& batch, std::int64_t first, std::int64_t end) const {
         const std::int64_t left = end - first;
         batch.count = static_cast<int>(left <= 0 ? 0 : left < W ? left : W);
-        batch.ahead = job_.outer.count == 1 ? W * job_.outer[0].x_stride : 0;
+        batch.ahead = job_.outer.count == 1 ? 2 * W * job_.outer[0].x_stride : 0;
         const auto x = reinterpret_cast<const T*>(x_);
         const std::int64_t y_size = size_of(job_.out);
         if (job_.outer.count == 1) {
@@ -97,7 +97,9 @@ class ShortRows : RowBatches<T> {
         }
     }
 
-    // Row r of the next batch: the processor sees rows this short begin and end too often to look far ahead itself.
+    // Row r of the batch after the next: the processor sees rows this short begin and end too often to look far ahead
+    // itself. Measured on a Zen 5, times by this over those by the next, from memory: logsumexp of 32 to 256 float32
+    // 0.83 to 0.99, log_softmax of 32 and 64 0.9, of others 0.96 to 1.03, softmax 0.98 to 1.03.
     ONEPASS_INLINE void fetch(const Batch& b, int r) const { fetch_soon(b.x[r] + b.ahead, n_); }
 
     // Lane r of each of these, for the W rows of a batch. What lies beyond its last row repeats the first.
