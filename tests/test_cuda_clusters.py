@@ -191,11 +191,13 @@ ONE_BLOCK = "one block, or blocks that meet in memory"
         ((8192, 262144), "bfloat16", "16 of 128, shared memory"),
         ((4096, 50256), "float32", "8 of 128, shared memory"),
         ((4096, 48000), "float32", "8 of 128, shared memory"),
+        ((4096, 100000), "float32", "16 of 128, shared memory"),
+        ((4096, 150000), "float32", "16 of 256, shared memory"),
         ((4096, 100001), "bfloat16", "8 of 128, shared memory"),
         ((4096, 128257), "bfloat16", "8 of 128, shared memory"),
         # Rows that are handed out.
         ((4096, 50257), "float32", "8 of 128, handed out"),
-        ((4096, 150000), "float32", "16 of 256, handed out"),
+        ((4096, 220000), "float32", "16 of 256, handed out"),
         ((128, 262144), "float32", "16 of 256, handed out"),
         ((4096, 40001), "bfloat16", "4 of 128, handed out"),
         ((4096, 50257), "bfloat16", "4 of 128, handed out"),
@@ -225,9 +227,10 @@ def test_chosen_where_it_was_measured_to_pay(shape, dtype, expected):
 
 def test_log_softmax_of_16_bits_holds_less():
     """4096x40000: its exponentials are computed twice."""
-    for op, hands_out in (("softmax", False), ("log_softmax", True)):
+    for op, blocks, in_shared_memory in (("softmax", 8, False), ("log_softmax", 4, True)):
         problem = make_problem(op, "bfloat16", (4096, 40000), (1,))
-        assert make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).hands_out == hands_out
+        chosen = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+        assert (chosen.cluster, chosen.shared_bytes > 0, chosen.hands_out) == (blocks, in_shared_memory, False)
 
 
 @pytest.mark.parametrize("device", ["h200", "b200", "rtx5090"])

@@ -56,17 +56,21 @@ def cluster_problems() -> Iterator[tuple]:
     for op in ("softmax", "log_softmax"):
         for rows, length in ((8, 8192), (8, 12001), (8, 32768), (16, 131070), (64, 17001), (300, 50257)):
             yield op, "float32", "float32", (rows, length), 1, None, KNOWN
+        for length in (43000, 53247, 84000, 90001, 114687, 140000, 140001, 204799):
+            yield op, "float32", "float32", (300, length), 1, None, KNOWN
         for length in (17001, 20000, 20477, 24000, 28001, 40957, 57344, 57345, 80000, 81917):
             yield op, "float32", "float32", (4096, length), 1, None, KNOWN
         for rows, length in ((64, 16384), (64, 65535), (512, 57343), (8, 128255), (64, 32769), (64, 262144)):
             yield op, "bfloat16", "bfloat16", (rows, length), 1, None, KNOWN
-        for length in (16385, 24001, 32767, 32768, 48000, 65536, 131072, 200000):
+        for length in (16385, 18000, 24001, 25600, 32767, 32768, 36000, 48000, 51200, 65536, 75000, 102400, 114688):
+            yield op, "bfloat16", "bfloat16", (4096, length), 1, None, KNOWN
+        for length in (131072, 200000, 262144):
             yield op, "bfloat16", "bfloat16", (4096, length), 1, None, KNOWN
         for dtype in ("float32", "bfloat16", "float16"):
-            for shape in ((4096, 32768), (64, 20000), (64, 32767), (8, 65536)):
+            for shape in ((4096, 32768), (64, 20000), (64, 32767), (8, 65536), (600, 90000)):
                 yield op, dtype, dtype, shape, 1, None, UNKNOWN
         for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "bfloat16")):
-            for shape in ((4096, 32768), (64, 32767), (4096, 65536), (64, 65535)):
+            for shape in ((4096, 32768), (64, 32767), (4096, 36000), (4096, 65536), (64, 65535)):
                 yield op, dtype, result, shape, 1, "cluster", KNOWN
     for op in ("softmax", "log_softmax"):
         for length in (40000, 40001, 50256, 65536, 128256, 128257):

@@ -20,12 +20,13 @@ from .team_thresholds import (
     FEW_ROWS_EACH_HALVES,
     FEWEST_CLUSTER_REDUCED_PACKS,
     FEWEST_HANDED_BYTES,
-    FEWEST_LOG_HALVES,
     HANDED_SLICE_BYTES,
     HANDED_THREADS,
+    LARGE_BLOCKS_SLICE,
     LARGE_CLUSTER,
     LARGE_CLUSTER_REDUCED_PACKS,
     LARGE_CLUSTER_SLICE,
+    LOG_SLICE_HALVES,
     LONG_CLUSTER_PACKS,
     LONG_CLUSTER_THREADS,
     LONGEST_BLOCK_LENGTH,
@@ -39,12 +40,13 @@ from .team_thresholds import (
     MULTIPROCESSORS_PER_HANDED_ROW,
     OFF_BOUNDARIES_LONG_SLICE_BYTES,
     OFF_BOUNDARIES_SLICE_BYTES,
-    PARTED_PACKS,
     PORTABLE_CLUSTER,
+    PORTABLE_HALVES,
     ROW_EACH_HALVES,
     ROW_EACH_HELD,
     ROW_EACH_THREADS,
     ROWS_HANDED_THAT_FIT,
+    SMALL_BLOCKS_SLICE,
     SMALL_CLUSTER,
     SPREAD_PACKS,
 )
@@ -125,24 +127,37 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
             blocks = n
     tuning = Tuning(blocks=blocks, threads=ROW_EACH_THREADS, staged=False, handed=False)
     few = rows <= FEW_CLUSTERED_PER_MULTIPROCESSOR * multiprocessors
+    few_blocks = rows * blocks <= FEW_BLOCKS_PER_MULTIPROCESSOR[0] * multiprocessors
     whole = alignment == "whole"
     if wide:
-        if few or blocks < LARGE_CLUSTER or length >= blocks * LARGE_CLUSTER_SLICE:
+        short = blocks == LARGE_CLUSTER and length < blocks * LARGE_CLUSTER_SLICE
+        if not short or (few and not whole) or not _fill(choice, blocks):
             return tuning
-        return replace(tuning, blocks=PORTABLE_CLUSTER, staged=True, parts=1) if whole else None
-    few_blocks = rows * blocks <= FEW_BLOCKS_PER_MULTIPROCESSOR[0] * multiprocessors
+        return _in_shared_memory(PORTABLE_CLUSTER) if whole else None
+    if choice.problem.op == "log_softmax" and whole and sizes[0] > _SIZES[0]:
+        least, most = LOG_SLICE_HALVES
+        for n in _SIZES[:-1]:
+            if n * least <= length <= n * most and _fill(choice, n):
+                return _in_shared_memory(n)
     most_held = FEW_ROWS_EACH_HALVES if whole else ROW_EACH_HALVES
     few_held = few and blocks < LARGE_CLUSTER and held(blocks) <= most_held
     if few_blocks or few_held or blocks <= SMALL_CLUSTER:
         return tuning
     if not whole:
         return _off_boundaries(choice)
-    if blocks < LARGE_CLUSTER and choice.problem.op == "softmax" and held(blocks) <= ROW_EACH_HALVES:
+    if blocks < LARGE_CLUSTER and held(blocks) <= ROW_EACH_HALVES:
         return tuning
-    if held(PORTABLE_CLUSTER) <= FEWEST_LOG_HALVES:
-        return None
-    parted = blocks == LARGE_CLUSTER and held(PORTABLE_CLUSTER) <= PARTED_PACKS * pack
-    return replace(tuning, blocks=PORTABLE_CLUSTER if parted else blocks, staged=True, parts=None if parted else 1)
+    return _in_shared_memory(PORTABLE_CLUSTER if held(PORTABLE_CLUSTER) <= PORTABLE_HALVES else blocks)
+
+
+def _fill(choice: Choice, blocks: int) -> bool:
+    """Whether clusters of so many, one for each row, give every multiprocessor as many as shared memory is for."""
+    return choice.problem.rows * blocks >= CLUSTER_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+
+
+def _in_shared_memory(blocks: int) -> Tuning:
+    """Clusters of small blocks whose slices wait in shared memory, all of them asked for at once."""
+    return Tuning(blocks=blocks, threads=ROW_EACH_THREADS, staged=True, handed=False, parts=1)
 
 
 def _off_boundaries(choice: Choice) -> Tuning | None:
@@ -151,20 +166,23 @@ def _off_boundaries(choice: Choice) -> Tuning | None:
     if row_bytes <= SMALL_CLUSTER * OFF_BOUNDARIES_SLICE_BYTES:
         return Tuning(blocks=SMALL_CLUSTER, threads=HANDED_THREADS, staged=True, handed=True)
     if row_bytes <= PORTABLE_CLUSTER * OFF_BOUNDARIES_LONG_SLICE_BYTES:
-        return Tuning(blocks=PORTABLE_CLUSTER, threads=ROW_EACH_THREADS, staged=True, handed=False, parts=1)
+        return _in_shared_memory(PORTABLE_CLUSTER)
     return None
 
 
 def _long_row_each(choice: Choice, fewest: bool, alignment: str) -> Tuning | None:
     """The same of rows that the registers of such blocks do not hold."""
-    length = choice.problem.length
-    if choice.device.most_clustered < LARGE_CLUSTER or length > LONGEST_ROW_EACH[choice.kept_size]:
+    length, longest = choice.problem.length, LONGEST_ROW_EACH[choice.kept_size]
+    if choice.device.most_clustered < LARGE_CLUSTER:
         return None
-    if choice.kept_size == 4:
-        return Tuning(blocks=LARGE_CLUSTER, threads=CLUSTER_THREADS, staged=False, handed=False)
-    if fewest or alignment != "whole":
-        return None
-    return Tuning(blocks=LARGE_CLUSTER, threads=ROW_EACH_THREADS, staged=True, handed=False)
+    waiting = _in_shared_memory(LARGE_CLUSTER)
+    if choice.kept_size == 2:
+        return None if fewest or alignment != "whole" or length > longest else waiting
+    small = length <= LARGE_CLUSTER * SMALL_BLOCKS_SLICE
+    large = longest < length <= LARGE_CLUSTER * LARGE_BLOCKS_SLICE
+    if alignment == "whole" and _fill(choice, LARGE_CLUSTER) and (small or large):
+        return replace(waiting, threads=ROW_EACH_THREADS if small else CLUSTER_THREADS)
+    return None if length > longest else replace(waiting, threads=CLUSTER_THREADS, staged=False, parts=None)
 
 
 def _handing_out_pays(choice: Choice, alignment: str) -> bool:
