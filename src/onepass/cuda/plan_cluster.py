@@ -152,7 +152,7 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
 
 def _fill(choice: Choice, blocks: int) -> bool:
     """Whether clusters of so many, one for each row, give every multiprocessor as many as shared memory is for."""
-    return choice.problem.rows * blocks >= CLUSTER_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return choice.problem.rows * blocks > CLUSTER_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
 def _in_shared_memory(blocks: int) -> Tuning:

@@ -119,7 +119,7 @@ FEW_BLOCKS_PER_MULTIPROCESSOR = (4, 1)
 SPREAD_PACKS = (2, 4)
 PORTABLE_CLUSTER = 8
 LARGE_CLUSTER = 16
-# Rows of float32 are for 16 blocks only if these have so many elements, or fewer than CLUSTER_BLOCKS_PER_MULTIPROCESSOR
+# Rows of float32 are for 16 blocks only if these have so many elements, or CLUSTER_BLOCKS_PER_MULTIPROCESSOR or fewer
 # come together: 4096x57344 459 for 467, but 4096x48000 413 for 404, 4096x50257 435 for 425; 1024x50257 116 for 120.
 # Else 8 blocks have them in shared memory, all asked for at once: 4096x50256 402 for 413 handed out, 4096x45000 360 for
 # 368, 1024x50256 105 for 111, 300x43000 31.6 for 33.9, its log_softmax 32.0 for 35.2, but 64x43000 11.9 for 11.1. Off
@@ -134,7 +134,7 @@ SMALL_CLUSTER = 4
 ROW_EACH_HALVES = 48
 FEW_ROWS_EACH_HALVES = 56
 # Of log_softmax, which computes exponentials twice, in 2, 4 or 8 blocks, of so many elements at least and at most, from
-# the length on that 2 blocks do not hold in registers, where CLUSTER_BLOCKS_PER_MULTIPROCESSOR come together:
+# the length on that 2 blocks do not hold in registers, where more than CLUSTER_BLOCKS_PER_MULTIPROCESSOR come together:
 # 4096x18000 77.6 for 83.5, 4096x25000 108 for 117, 600x36000 27.2 for 29.8, 4096x36000 146 for 164 by one block,
 # 600x50000 35.8 for 40.2, 300x52000 22.3 for 24.4, 132x75000 16.9 for 18.3; but 270x25000 13.7 for 12.7, 133x30000 9.6
 # for 9.3.
@@ -152,13 +152,12 @@ PORTABLE_HALVES = 112
 # for 447; of float32 in registers by blocks of CLUSTER_THREADS, 1x128256 7.5 for 8.0, 16x128256 11.5
 # for 11.9, 32x128256 15.1 for 16.0, 128x131072 40.2 for 41.5, 512x128256 135.7 for 136.4 handed out.
 LONGEST_ROW_EACH = {2: 1 << 18, 4: 1 << 17}
-# Those of float32 that are whole packs are in shared memory where CLUSTER_BLOCKS_PER_MULTIPROCESSOR come together: by
-# blocks of ROW_EACH_THREADS whose slices are no longer than the first of these, 600x84000 102.7 for 118.1, its
-# log_softmax 104.2 for 127.7, 2400x100000 467 for 519, 1200x110000 261 for 275, but 128x131072 40.6 for 39.5, 64x100001
-# 22.3 for 20.0; and past LONGEST_ROW_EACH by blocks of CLUSTER_THREADS, up to the second, against rows handed out:
-# 300x160000 100 for 105, log_softmax 384 for 408 of 1200x160000, 502 for 536 of 1200x200000, but 1200x240000 588 for
-# 572, 64x140000 25.3 for 24.3. Off the boundaries of packs 1200x90001 takes 218 for 251, by kernels that spill, and not
-# that where they do not.
+# Those of float32 that are whole packs are in shared memory where more than CLUSTER_BLOCKS_PER_MULTIPROCESSOR come
+# together: by blocks of ROW_EACH_THREADS whose slices are no longer than the first of these, 600x84000 102.7 for 118.1,
+# its log_softmax 104.2 for 127.7, 2400x100000 467 for 519, 1200x110000 261 for 275, but 128x131072 40.6 for 39.5,
+# 64x100001 22.3 for 20.0; and past LONGEST_ROW_EACH by blocks of CLUSTER_THREADS, up to the second, against rows handed
+# out: 300x160000 100 for 105, log_softmax 384 for 408 of 1200x160000, 502 for 536 of 1200x200000, but 1200x240000 588
+# for 572, 64x140000 25.3 for 24.3. Off the boundaries of packs, where 1200x90001 takes 218 for 251, a kernel spills.
 SMALL_BLOCKS_SLICE = 7168
 LARGE_BLOCKS_SLICE = 12800
 
