@@ -96,26 +96,21 @@ class GradientShortRows : RowBatches<T> {
     template <int kVectors, class RowAt>
     ONEPASS_APART void joined_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
         // Of 16 bits, which are converted on the way, when a batch is complete: 0.9 of the time (Zen 5, rows of 33).
-        constexpr bool kBeside = sizeof(T) == 4;
+        constexpr bool kBeside = kVectorBytes == 64 && sizeof(T) == 4;
         alignas(kCacheLine) C all[(W * kVectors + 1) * W];
         const int last = last_ == 0 ? W : last_;
         Carry carry;
         GradientRow row = row_at(begin);
         for (std::int64_t first = begin; first < end; first += W) {
             const int count = static_cast<int>(end - first < W ? end - first : W);
-            T* const y = reinterpret_cast<T*>(row.y);
-            SideBySideWriter<T> writer(y, all, count, n_, carry);
+            SideBySideWriter<T, kBeside> writer(reinterpret_cast<T*>(row.y), all, count, n_, carry);
             for (int r = 0; r < count; ++r) {
                 C* const to = all + r * n_;
                 held_row<kVectors, true>(row, last, [&](int i, V dx) ONEPASS_INLINE_BODY { store(to + i, dx); });
-                if constexpr (kBeside) writer.done(r);
+                writer.done(r);
                 if (first + r + 1 < end) row = after(row, first + r, row_at);
             }
-            if constexpr (kBeside) {
-                writer.finish();
-            } else {
-                emit(y, std::int64_t{count} * n_, true, SideBySide<T>{all}, &carry);
-            }
+            writer.finish();
         }
         carry.flush();
     }

@@ -19,7 +19,9 @@ struct SideBySide {
 
 // Writes them while later rows of the batch are still computed. Measured on a Zen 5, times over those of writing a
 // batch when it is complete, rows of 21 to 197 float32 from memory: by two threads 0.73 to 0.87, by one 0.94 to 1.08.
-template <class T>
+// Batches of short vectors are half as many rows: by AVX2 1.05 to 1.15 times, of a batch a quarter as long. Without
+// kBeside: when it is complete.
+template <class T, bool kBeside = kVectorBytes == 64>
 class SideBySideWriter {
    public:
     // Of so many rows of n elements, to be put at `all`; the first goes to y.
@@ -41,8 +43,6 @@ class SideBySideWriter {
     }
 
    private:
-    // Batches of short vectors are half as many rows: by AVX2 1.05 to 1.15 times, of a batch a quarter as long.
-    static constexpr bool kBeside = kVectorBytes == 64;
     // A vector that reaches over two stores can be loaded when both have left the queue, where they wait behind others
     // on their way to memory: two rows later. How many steps a row is worth is hard to foresee, of two rows less so.
     static constexpr int kBehind = 2, kEvery = 2;
