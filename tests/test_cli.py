@@ -16,6 +16,8 @@ from ulp import max_ulp
 
 import onepass
 from onepass import cli, reference
+from onepass.files import OPS
+from onepass.problem import GRADIENTS
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sends POSIX signals")
 
@@ -314,14 +316,20 @@ def test_peak_memory(tmp_path, shape, dim, op):
         np.testing.assert_allclose(result, np.log(e.sum(-1)), rtol=1e-6)
 
 
-def test_explain():
-    result = invoke("explain", "--shape", "128x262144", "--dtype", "float32", "--dim", "1")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+@pytest.mark.parametrize("op", (*OPS, *GRADIENTS))
+def test_explain(op, device):
+    options = ("--op", op, "--shape", "128x262144", "--dtype", "float32", "--dim", "1", "--device", device)
+    result = invoke("explain", *options)
     assert result.exit_code == 0, result.output
-    report = onepass.explain("softmax", (128, 262144), dtype=np.dtype(np.float32), dim=1)
+    report = onepass.explain(op, (128, 262144), dtype=np.dtype(np.float32), dim=1, device=device)
+    assert report.problem.op == op
     assert result.output.strip() == str(report).strip()
 
 
-@pytest.mark.parametrize("options", [["--shape", "12by4"], ["--shape", "8x8", "--dim", "5"], []])
+@pytest.mark.parametrize(
+    "options", [["--shape", "12by4"], ["--shape", "8x8", "--dim", "5"], ["--shape", "8x8", "--op", "argmax"], []]
+)
 def test_explain_wrong_usage(options):
     assert invoke("explain", *options).exit_code == 2
 

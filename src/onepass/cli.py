@@ -30,6 +30,7 @@ cache = typer.Typer(help="The folder of kernels that were compiled for GPUs.", n
 app.add_typer(cache, name="cache")
 
 DType = Literal["float32", "float64", "float16", "bfloat16"]
+Explained = Literal[Op, "softmax_backward", "log_softmax_backward", "logsumexp_backward"]
 
 _UNITS = {"": 1, "B": 1} | {
     prefix + unit: base**power
@@ -102,7 +103,7 @@ def explain(
     shape: Annotated[str, typer.Option(help="Such as 128x262144.")],
     dtype: Annotated[DType, typer.Option(help="Type of the input.")] = "float32",
     dim: Annotated[str, typer.Option(help="An int, several (0,1), or 'all'.")] = "-1",
-    op: Annotated[Op, typer.Option(help="The operation.")] = "softmax",
+    op: Annotated[Explained, typer.Option(help="The operation.")] = "softmax",
     device: Annotated[
         str, typer.Option(help="cpu, cuda, or a GPU by name: a100, l4, rtx4090, h100, h200, b200, rtx5090.")
     ] = "cpu",

@@ -143,6 +143,9 @@ def _registry() -> tuple[Cell, ...]:
     cells += [Cell("strided", "softmax", shape, why, dim) for shape, dim, why in _STRIDED]
     cells += [Cell("backward", op, shape, why, dim, dtype) for op in GRADIENTS for shape, dim, dtype, why in _SHAPES]
     cells += [Cell("backward", op, shape, why, dim) for op in GRADIENTS for shape, dim, why in _STRIDED]
+    for shape in ((4096, 1024), (32768, 128), (128, 262144)):
+        why = "arrays as NumPy makes them: they begin 16 bytes into a cache line, where tensors begin with one"
+        cells += [Cell("numpy", op, shape, why, framework="numpy") for op in ("softmax", "log_softmax")]
     for framework in ("numpy", "torch"):
         for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
             why = f"the cost of one call from {framework}"
