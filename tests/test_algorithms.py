@@ -178,6 +178,34 @@ def test_columns_of_a_plain_reduction_are_one_chunk_where_there_are_tiles_for_al
     assert onepass.explain("sum", (100_000, 196), "float32", 0).plan.chunk < 100_000
 
 
+@pytest.mark.parametrize("algorithm", ["row", "online"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+def test_a_row_does_not_depend_on_those_beside_it(op, dtype, algorithm, threads):
+    """Its maximum is found beside the sum of the row or chunk before, its results are written a row or two later."""
+    threads(1)
+    compute = getattr(onepass, op)
+    longest = 8192 // np.dtype(DTYPES[dtype]).itemsize  # of log_softmax's rows that are written two later
+    for length in (300, 1023, longest, longest + 1, plan._CHUNK, plan._CHUNK + 1, 2 * plan._CHUNK + 300):
+        x = random_array((6, length), dtype, seed=length)
+        x[1] = -np.inf
+        x[2, length // 2] = np.inf
+        x[3, length - 1] = np.nan
+        x[4] *= 30
+        alone = []
+        for row in x:
+            alone.append(compute(row, algorithm=algorithm))
+            assert _engine.last_algorithm() == algorithm
+        expected = getattr(reference, op)(x[4], -1, dtype=np.longdouble)
+        assert max_ulp(alone[4], expected, floor=FLOORS[op]) <= LIMITS[op, dtype], length
+        for rows in range(1, 7):
+            out = nan_filled((rows, length) if op != "logsumexp" else (rows,), x.dtype)
+            compute(x[:rows], out=out, algorithm=algorithm)
+            assert _engine.last_algorithm() == algorithm
+            got, wanted = (values.astype(np.float64) for values in (out, np.stack(alone[:rows])))  # any NaN is NaN
+            np.testing.assert_array_equal(got, wanted, err_msg=f"{length} {rows}")
+
+
 def test_without_a_second_thread_no_row_is_split(threads):
     threads(1)
     assert onepass.explain("softmax", (1, 16_777_216)).plan.algorithm == "online"

@@ -142,14 +142,14 @@ class Rows {
     ONEPASS_APART double pipelined(const T* x, const Anchor<Vec<C>, true>& anchor, C* keep, const T* next_x,
                                    C& next_top, const Ready& ready, Carry& carry) const {
         const std::int64_t n = job_.length;
-        MaxAhead<T> ahead(next_x);
+        MaxAhead<T> ahead(next_x, n);
         auto writer = write_ready<kSoftmax>(ready, carry);
         const double sum =
             exponentials<kSoftmax>(x, n, job_.chunk, anchor, keep, [&](std::int64_t i) ONEPASS_INLINE_BODY {
                 ahead.step(i);
                 writer.step();
             });
-        next_top = ahead.value(n);
+        next_top = ahead.value();
         writer.finish();
         return sum;
     }
@@ -227,6 +227,45 @@ class Rows {
         }
     }
 
+    // The state of a span with this maximum, which that of the next takes the place of, found meanwhile: what one waits
+    // for in memory and the other in arithmetic goes on side by side. Measured on a Zen 5, two threads, the maximum of
+    // each found first: logsumexp of 4096 x 4096 bfloat16 0.81 of the time, of 128 x 262144 float32 0.84 to 0.92.
+    ONEPASS_APART static Partial state_beside_max(const T* x, std::int64_t n, C& top, const T* next,
+                                                  std::int64_t next_n) {
+        const C m = top;
+        if (is_infinite(m)) {
+            top = max_of(next, next_n);
+            return state_at_infinity(x, n, static_cast<double>(m));
+        }
+        MaxAhead<T> ahead(next, next_n);
+        const double sum = sum_exp_below(x, n, anchor_at(Vec<C>(m), true),
+                                         [&](std::int64_t i) ONEPASS_INLINE_BODY { ahead.step(i); });
+        top = ahead.value();
+        return {static_cast<double>(m), sum * kUnbias<C>};
+    }
+
+    // Calls take(c, its state) for some chunks of a row, in order.
+    template <class Take>
+    void chunk_partials(Offsets at, std::int64_t begin, std::int64_t end, Take&& take) const {
+        if (!input_.direct() || (job_.op != Op::log_softmax && job_.op != Op::logsumexp)) {
+            for (std::int64_t c = begin; c < end; ++c) {
+                take(c, chunk_partial(x_row(at), c * job_.chunk, chunk_size(c)));
+            }
+            return;
+        }
+        const auto chunk_at = [&](std::int64_t c) { return reinterpret_cast<const T*>(x_row(at)) + c * job_.chunk; };
+        C top = max_of(chunk_at(begin), chunk_size(begin));
+        for (std::int64_t c = begin; c < end; ++c) {
+            const std::int64_t next_n = c + 1 < end ? chunk_size(c + 1) : 0;
+            take(c, state_beside_max(chunk_at(c), chunk_size(c), top, chunk_at(c + 1), next_n));
+        }
+    }
+    Partial row_partial(Offsets at) const {
+        Partial total = empty_partial(job_.op);
+        chunk_partials(at, 0, chunks(), [&](std::int64_t, Partial each) { merge(job_.op, total, each); });
+        return total;
+    }
+
     template <class RowOp>
     ONEPASS_APART void write_chunk(Offsets at, std::int64_t begin, std::int64_t n, const RowOp& op) const {
         T* staged = input_.direct() ? nullptr : scratch_of<T>(Scratch::input, n);
@@ -268,11 +307,7 @@ class Rows {
     template <bool kSoftmax>
     void online_row(std::int64_t r) const {
         const Offsets at = row(r);
-        Partial total = empty_partial(job_.op);
-        for (std::int64_t c = 0; c < chunks(); ++c) {
-            merge(job_.op, total, chunk_partial(x_row(at), c * job_.chunk, chunk_size(c)));
-        }
-        const auto op = op_of<kSoftmax>(total);
+        const auto op = op_of<kSoftmax>(row_partial(at));
         for (std::int64_t c = chunks(); c-- > 0;) write_chunk(at, c * job_.chunk, chunk_size(c), op);
     }
 
@@ -288,8 +323,14 @@ class Rows {
                 return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n) / static_cast<double>(n); });
             case Op::amax: return reduce_short(begin, end, [n](const T* x) { return extreme_of<1>(x, n); });
             case Op::amin: return reduce_short(begin, end, [n](const T* x) { return extreme_of<-1>(x, n); });
-            default: return reduce_short(begin, end, [n](const T* x) { return state_of<true>(x, n, x + n).lse(); });
+            default: break;
         }
+        C top = max_of(reinterpret_cast<const T*>(x_row(row(begin))), n);
+        std::int64_t r = begin;
+        reduce_short(begin, end, [&](const T* x) {
+            if (r + 1 < end) ++r;  // after the last row: that again
+            return state_beside_max(x, n, top, reinterpret_cast<const T*>(x_row(row(r))), n).lse();
+        });
     }
 
     // Rows of one chunk, in place: nothing is decided per row. What type the results have is decided per batch.
@@ -317,11 +358,7 @@ class Rows {
 
     void reduce_row(std::int64_t r) const {
         const Offsets at = row(r);
-        Partial total = empty_partial(job_.op);
-        for (std::int64_t c = 0; c < chunks(); ++c) {
-            merge(job_.op, total, chunk_partial(x_row(at), c * job_.chunk, chunk_size(c)));
-        }
-        write_scalar(y_, job_.out, at.y, finish(job_.op, total, job_.length));
+        write_scalar(y_, job_.out, at.y, finish(job_.op, row_partial(at), job_.length));
     }
 
     void run_split() {
@@ -330,9 +367,7 @@ class Rows {
         for (std::int64_t r = 0; r < job_.rows; ++r) {
             const Offsets at = row(r);
             auto read = [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t c = begin; c < end; ++c) {
-                    partials[c] = chunk_partial(x_row(at), c * job_.chunk, chunk_size(c));
-                }
+                chunk_partials(at, begin, end, [&](std::int64_t c, Partial each) { partials[c] = each; });
             };
             parallel_ranges(chunks(), grain, job_.threads, read);
             Partial total = empty_partial(job_.op);

@@ -100,8 +100,8 @@ class RunningMax<T> {
     static constexpr std::int16_t kLowest = -0x8000;
 };
 
-// The maximum of a span that is still on its way from memory, taken beside another pass of the same length: step(i) for
-// every four vectors of it.
+// The maximum of a span that is still on its way from memory, taken beside a pass over another: step(i) for every four
+// vectors of that.
 template <class T>
 class MaxAhead {
     using C = Compute<T>;
@@ -112,15 +112,16 @@ class MaxAhead {
     static constexpr std::int64_t kAhead = 8192 / sizeof(T);
 
    public:
-    explicit MaxAhead(const T* x) : x_(x) {}
+    MaxAhead(const T* x, std::int64_t n) : x_(x), n_(n) {}
 
     ONEPASS_INLINE void step(std::int64_t i) {
+        if (i + 4 * W > n_) return;
         max_.add(x_ + i);
         fetch_soon(x_ + i + kAhead, 4 * W);
         done_ = i + 4 * W;
     }
-    C value(std::int64_t n) const {
-        const C rest = max_of(x_ + done_, n - done_);
+    C value() const {
+        const C rest = max_of(x_ + done_, n_ - done_);
         if (done_ == 0) return rest;
         const C steps = max_.value();
         return rest > steps ? rest : steps;
@@ -128,6 +129,7 @@ class MaxAhead {
 
    private:
     const T* x_;
+    std::int64_t n_;
     std::int64_t done_ = 0;
     RunningMax<T> max_;
 };
