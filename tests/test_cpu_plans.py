@@ -58,7 +58,14 @@ STORES = [
     ("softmax", (64, 300, 98), "bfloat16", 1, False, False),  # few bytes
     ("softmax", (64, 1000, 196), "float32", 1, True, True),  # joined to whole lines
     ("log_softmax", (2048, 40, 96 + 1), "float32", 1, True, True),
-    ("softmax_backward", (3000, 50, 95), "float32", 1, False, False),  # rows too short for that
+    ("softmax_backward", (1500, 100, 95), "float32", 1, False, False),  # rows too short for that
+    ("softmax_backward", (3000, 50, 95), "float32", 1, False, True),  # tiles so small that they are put together
+    ("log_softmax_backward", (3000, 50, 95), "float32", 1, False, True),
+    ("log_softmax_backward", (2000, 5, 361), "float32", 1, False, True),
+    ("softmax_backward", (7000, 12, 31), "float32", 1, False, False),  # rows of less than two vectors
+    ("softmax_backward", (7000, 6, 63), "float32", 1, False, False),  # tiles so small that each costs too much
+    ("softmax_backward", (3000, 50, 95), "float64", 1, True, True),
+    ("softmax_backward", (6000, 50, 95), "bfloat16", 1, False, False),
     ("softmax", (500, 100, 95), "float64", 1, True, True),
     ("softmax", (200, 500, 250), "bfloat16", 1, False, False),  # in 16 bits it does not pay
     ("log_softmax_backward", (64, 1000, 196), "float32", 1, False, False),
@@ -71,7 +78,12 @@ STORES = [
     ("softmax", (20, 16, 50001), "float32", 1, False, False),  # columns too short for that
     ("softmax_backward", (20, 6, 50001), "float32", 1, False, False),
     ("softmax_backward", (20, 7, 50001), "float32", 1, True, True),
-    ("softmax_backward", (1000, 16, 255), "float32", 1, False, False),
+    ("softmax_backward", (500, 16, 321), "float32", 1, True, True),
+    ("softmax_backward", (1000, 16, 255), "float32", 1, False, True),
+    ("log_softmax_backward", (200, 90, 361), "float32", 1, True, False),  # near enough to stay in the cache
+    ("log_softmax_backward", (200, 91, 361), "float32", 1, True, True),
+    ("log_softmax_backward", (200, 45, 361), "float64", 1, False, True),
+    ("softmax_backward", (200, 90, 361), "float32", 1, True, True),
 ]
 
 

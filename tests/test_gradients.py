@@ -94,7 +94,7 @@ def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_s
     ways = (
         ("softmax_backward", (64, 1000, odd), "float32", True),  # rows are written as one
         ("log_softmax_backward", (64, 1000, odd), "float32", False),
-        ("softmax_backward", (20_000, 12, odd), "float32", False),  # short columns
+        ("softmax_backward", (20_000, 12, odd), "float32", _engine.vector_bytes() == 64),  # small tiles, by long vectors
         ("log_softmax_backward", (1, 4096, 1001), "float32", True),  # rows of many lines
         ("log_softmax_backward", (1, 8192, 1001), "bfloat16", False),
         ("log_softmax_backward", (64, 1000, 192), "float32", True),  # of whole ones
@@ -311,10 +311,29 @@ def test_columns_that_stay_in_a_cache(op, dtype, monkeypatch):
         columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
 
 
+@pytest.mark.parametrize("op", PAIRS)
+def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
+    """Short and long columns, rows that are lines, end with a few elements or with one; a tile and many for a thread."""
+    two_cores = dataclasses.replace(this_machine(), cores=2)
+    monkeypatch.setattr(call_gradients, "this_machine", lambda: two_cores)
+    for count, (length, width) in itertools.product((1, 2), ((5, 100), (16, 49), (17, 49), (12, 128), (9, 401), (60, 65))):
+        threads(count)
+        for tiles in (8, 9, 600):
+            given = inputs_of(op, (tiles, length, width), "float32", 1, sigma=10)
+            columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
+            if _engine.vector_bytes() == 64:
+                assert _engine.last_form() == "columns"
+
+
 @pytest.mark.parametrize(("shape", "nontemporal", "of_softmax", "of_log_softmax"), [
     ((3, 16, 300), 1 << 40, 16, 16),
     ((3, 100, 300), 1 << 40, 16, 64),
-    ((3, 100, 300), 0, None, None),  # past the cache
+    ((3, 100, 300), 0, None, 64),  # past the cache, of log_softmax's as little in it: 234 KiB of both inputs
+    ((3, 110, 300), 0, None, None),
+    ((40, 21, 83), 0, 16, 64),  # by long vectors put together, 7 KB a tile, and past the cache from there
+    ((40, 21, 64), 0, 64, 64),  # rows that are lines, too
+    ((40, 40, 128), 0, 64, 64),  # 20 KiB
+    ((40, 41, 128), 0, None, None),
     ((2000, 30, 60), 1 << 40, 64, 64),  # 43 MB, 14 KiB of both inputs at each step
     ((50, 500, 65), 1 << 40, 64, 64),  # 254 KiB
     ((50, 500, 66), 1 << 40, None, None),  # 258 KiB

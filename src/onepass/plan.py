@@ -69,6 +69,13 @@ _MOST_TILE_VECTORS = 32
 # 0.93; softmax 1.25, 1.1 to 1.2, 1.05, 1.0, 0.8; log_softmax 1.4, 1.15, 1.1, 1.0, 0.88; bfloat16 64x500x250 0.96 to
 # 1.1.
 _JOINED_ROW_BYTES = 384
+# Both inputs of a tile that kernels of long vectors take a few columns at a time (gradient_tiles.h): log_softmax's
+# gradient of such long rows stays in the cache. Measured on a Zen 5, two threads, times in it over times past it:
+# 791x21x361, dim 1, 0.74, 300x21x900 0.61, 500x40x300 0.74; 160x100x361, twice as much as this, 0.97; softmax's 415x40x361
+# 1.16.
+_NEAR_BYTES = 256 << 10
+# Bytes of the results of a tile of a gradient that are put together in the cache.
+_LEAST_TOGETHER, _MOST_TOGETHER = 1536, 20 << 10
 _SHORT_COLUMNS = 16
 # Of gradients, those so short that they gain nothing by stores past the cache where rows end within lines. Measured on
 # a Zen 3, two threads, dim 1, times past it over times in it: softmax's of 20x3x100001 1.7, 20x4x70001 1.6, 20x6x50001
@@ -259,19 +266,31 @@ def _long_rows_pass(problem: Problem, machine: Machine, inner: Axis) -> bool:
         return problem.length > _SHORT_COLUMNS
     if _reads_pairs(problem) and problem.length <= _SHORT_GRADIENT_COLUMNS:
         return False
-    short_vectors = machine.vector_bytes <= _NARROW_VECTOR_BYTES
-    return not (short_vectors and problem.op == "log_softmax_backward" and problem.compute_dtype == "float64")
+    if problem.op != "log_softmax_backward":
+        return True
+    if machine.vector_bytes <= _NARROW_VECTOR_BYTES:
+        return problem.compute_dtype != "float64"
+    input_bytes = 2 * problem.length * inner.size * ITEMSIZE[problem.dtype]
+    return problem.compute_dtype != "float32" or input_bytes > _NEAR_BYTES
+
+
+def _puts_together(problem: Problem, machine: Machine, inner: Axis) -> bool:
+    """Small tiles of gradients are put together in the cache, and go past it from there beside the next one's sums: by
+    long vectors (gradient_tiles.h, which has figures and the same limits)."""
+    sums = problem.op in ("softmax_backward", "log_softmax_backward") and problem.compute_dtype == "float32"
+    row_bytes = inner.size * ITEMSIZE[problem.result_dtype]
+    fits = _LEAST_TOGETHER <= problem.length * row_bytes <= _MOST_TOGETHER and row_bytes >= 2 * machine.vector_bytes
+    return sums and fits and machine.vector_bytes > _NARROW_VECTOR_BYTES and ITEMSIZE[problem.result_dtype] == 4
 
 
 def _joins_rows(problem: Problem, inner: Axis) -> bool:
-    """Rows of the results of a tile of all columns lie one behind the other, and are written together: what two of them
-    share is kept until it is a whole line. Not log_softmax's gradient, whose exponentials hide no better behind that:
-    2048x40x100, dim 1, 5.1 ms for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
+    """Rows of the results of a tile of all columns are written together: what two of them share is kept until it is a
+    whole line. Not log_softmax's gradient, whose exponentials hide no better behind that: 2048x40x100, dim 1, 5.1 ms
+    for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
     itemsize = ITEMSIZE[problem.result_dtype]
     joins = problem.op in ("softmax", "log_softmax", "softmax_backward")
     joins = joins and itemsize >= 4 and inner.size * itemsize >= _JOINED_ROW_BYTES
-    many = problem.length > _SHORT_COLUMNS  # of fewer, all of a column is in registers at once
-    return joins and many and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
+    return joins and problem.length > _SHORT_COLUMNS  # of fewer, all of a column is in registers at once
 
 
 def _tile_bytes(problem: Problem, machine: Machine, *, lines: bool) -> int:
@@ -435,8 +454,11 @@ def _plan_tiles(
     widest = _MOST_TILE_VECTORS * lanes
     most_whole = min(_TILE_BYTES // compute, widest)
     most = widest if outer_size >= enough else most_whole
-    # Rows that are not lines are joined rather than cut, if they fit a tile; long ones of gradients are not.
-    joined = not lines and not (long_rows and problem.op in GRADIENTS) and _joins_rows(problem, inner)
+    # Rows that are not lines are joined rather than cut, if they fit a tile and lie one behind the other; long ones of
+    # gradients are not.
+    joined = not (long_rows and problem.op in GRADIENTS) and _joins_rows(problem, inner)
+    joined = not lines and (joined or _puts_together(problem, machine, inner))
+    joined = joined and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
     joined = joined and inner.size <= most and outer_size >= machine.cores
     joined = joined and _fits_cache(problem, machine, inner.size)
     past_cache = (lines or long_rows or joined) and _nontemporal(problem, why)

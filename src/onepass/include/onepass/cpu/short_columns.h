@@ -115,11 +115,11 @@ class ShortColumns {
     }
 
     // Gradients that sum, of dy and of what was saved; of float32.
-    template <class RowOp>
-    void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
+    template <class RowOp, class Beside = Nothing>
+    void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy, Beside&& beside = {}) const {
         each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
             Sum sum[kCount];
-            this->add_up<RowOp>(saved, dy, j, lanes, 0, rows, sum);
+            this->add_up<RowOp>(saved, dy, j, lanes, 0, rows, sum, beside);
             RowOp op[kCount];
             for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k].rounded());
             this->template write_gradient<true>(saved, dy, j, lanes, op);
@@ -128,14 +128,14 @@ class ShortColumns {
 
     // The same of longer columns, within the cache: as many rows are added up in float32 as a short one has, and those
     // sums in float64, as tiles do.
-    template <class RowOp>
-    void gradient_by_blocks(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy) const {
+    template <class RowOp, class Beside>
+    void gradient_by_blocks(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy, Beside&& beside) const {
         each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
             WideSum<C> total[kCount];
             for (std::int64_t begin = 0; begin < rows; begin += kMostRows) {
                 Sum sum[kCount];
                 this->add_up<RowOp>(saved, dy, j, lanes, begin, begin + kMostRows < rows ? begin + kMostRows : rows,
-                                    sum);
+                                    sum, beside);
                 for (int k = 0; k < kCount; ++k) total[k].add(sum[k].rounded());
             }
             RowOp op[kCount];
@@ -314,9 +314,9 @@ class ShortColumns {
     // ---- gradients ----
 
     // Adds up rows [begin, end) of a group.
-    template <class RowOp, int kCount>
+    template <class RowOp, int kCount, class Beside>
     ONEPASS_INLINE void add_up(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j, int lanes,
-                               std::int64_t begin, std::int64_t end, Sum (&sum)[kCount]) const {
+                               std::int64_t begin, std::int64_t end, Sum (&sum)[kCount], Beside&& beside) const {
         for (std::int64_t d = begin; d < end; ++d) {
             if constexpr (kGradientsFetch) {
                 dy.fetch(d, j, kCount * W);
@@ -330,6 +330,7 @@ class ShortColumns {
                     sum[k].add(v);
                 }
             }
+            beside(kCount * W);
         }
     }
 
