@@ -415,6 +415,23 @@ def test_a_short_column_does_not_depend_on_those_beside_it(dtype):
         assert y.transpose(0, 2, 1)[same].tobytes() == alone.transpose(0, 2, 1)[same].tobytes(), (length, width)
 
 
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_short_columns_that_are_put_together(op, monkeypatch, threads):
+    """By long vectors, past the cache: rows that are lines or end with a few elements; a tile and many for a thread."""
+    two_cores = dataclasses.replace(this_machine(), cores=2)
+    monkeypatch.setattr(call, "this_machine", lambda: two_cores)
+    for count, (length, width) in itertools.product((1, 2), ((8, 49), (5, 100), (16, 128), (9, 401), (12, 75))):
+        threads(count)
+        for tiles in (8, 9, 600):
+            x = random_array((tiles, length, width), sigma=3)
+            x[1] *= 30  # products that are subnormal, and columns out of the usual range
+            x[2, 3, 5], x[4, :, 2], x[5, 1, 1] = np.nan, -np.inf, np.inf
+            expected = getattr(reference, op)(x, 1)
+            columns_wherever_they_go(op, "float32", x, expected, ("strided",), monkeypatch)
+            if _engine.vector_bytes() == 64:
+                assert _engine.last_form() == "columns"
+
+
 # A group of vectors of columns and more, the fewer that are left, part of one; one tile, and several, in whole lines
 # and not.
 COLUMNS = [(1, 3), (3, 0), (4, 1), (8, 0), (8, 1), (15, 5), (16, 0), (24, 0), (25, 7)]

@@ -68,6 +68,14 @@ STORES = [
     ("softmax_backward", (6000, 50, 95), "bfloat16", 1, False, False),
     ("softmax", (500, 100, 95), "float64", 1, True, True),
     ("softmax", (200, 500, 250), "bfloat16", 1, False, False),  # in 16 bits it does not pay
+    ("softmax", (3000, 21, 65), "float32", 1, False, True),  # rows long enough for long vectors
+    ("log_softmax", (3000, 21, 63), "float32", 1, False, False),
+    ("softmax", (5000, 12, 75), "float32", 1, False, True),  # short columns, put together
+    ("log_softmax", (9000, 8, 49), "float32", 1, False, True),
+    ("log_softmax", (9000, 12, 47), "float32", 1, False, False),
+    ("log_softmax", (20_000, 5, 49), "float32", 1, False, False),
+    ("softmax", (1000, 16, 321), "float32", 1, False, False),
+    ("softmax", (5000, 12, 75), "float64", 1, False, False),
     ("log_softmax_backward", (64, 1000, 196), "float32", 1, False, False),
     ("softmax", (100, 100001), "float32", 0, True, True),  # all but the ends of long rows
     ("log_softmax", (64, 200, 401), "float64", 1, True, True),

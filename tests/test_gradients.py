@@ -94,7 +94,7 @@ def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_s
     ways = (
         ("softmax_backward", (64, 1000, odd), "float32", True),  # rows are written as one
         ("log_softmax_backward", (64, 1000, odd), "float32", False),
-        ("softmax_backward", (20_000, 12, odd), "float32", _engine.vector_bytes() == 64),  # small tiles, by long vectors
+        ("softmax_backward", (20_000, 12, odd), "float32", _engine.vector_bytes() == 64),  # small tiles
         ("log_softmax_backward", (1, 4096, 1001), "float32", True),  # rows of many lines
         ("log_softmax_backward", (1, 8192, 1001), "bfloat16", False),
         ("log_softmax_backward", (64, 1000, 192), "float32", True),  # of whole ones
@@ -313,10 +313,11 @@ def test_columns_that_stay_in_a_cache(op, dtype, monkeypatch):
 
 @pytest.mark.parametrize("op", PAIRS)
 def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
-    """Short and long columns, rows that are lines, end with a few elements or with one; a tile and many for a thread."""
+    """Short and long columns, rows that are lines or end with a few elements; a tile and many for a thread."""
     two_cores = dataclasses.replace(this_machine(), cores=2)
     monkeypatch.setattr(call_gradients, "this_machine", lambda: two_cores)
-    for count, (length, width) in itertools.product((1, 2), ((5, 100), (16, 49), (17, 49), (12, 128), (9, 401), (60, 65))):
+    shapes = ((5, 100), (16, 49), (17, 49), (12, 128), (9, 401), (60, 65))
+    for count, (length, width) in itertools.product((1, 2), shapes):
         threads(count)
         for tiles in (8, 9, 600):
             given = inputs_of(op, (tiles, length, width), "float32", 1, sigma=10)

@@ -69,12 +69,16 @@ _MOST_TILE_VECTORS = 32
 # 0.93; softmax 1.25, 1.1 to 1.2, 1.05, 1.0, 0.8; log_softmax 1.4, 1.15, 1.1, 1.0, 0.88; bfloat16 64x500x250 0.96 to
 # 1.1.
 _JOINED_ROW_BYTES = 384
+# The same of softmax and log_softmax by long vectors. Measured on a Zen 5, by one thread and by two: softmax of
+# 4761x21x60 1.02 and 1.04, 3809x21x75 0.86 and 0.83, log_softmax 0.91 and 0.95, 0.74 and 0.76; 5830x21x49 1.03 and
+# 1.08, 0.99 and 1.04; but softmax's gradient of 800x100x75 1.31 and 1.09.
+_LONG_VECTORS_JOINED_ROW_BYTES = 256
 # Both inputs of a tile that kernels of long vectors take a few columns at a time (gradient_tiles.h): log_softmax's
 # gradient of such long rows stays in the cache. Measured on a Zen 5, two threads, times in it over times past it:
-# 791x21x361, dim 1, 0.74, 300x21x900 0.61, 500x40x300 0.74; 160x100x361, twice as much as this, 0.97; softmax's 415x40x361
+# 791x21x361, dim 1, 0.74, 300x21x900 0.61, 500x40x300 0.74; 160x100x361, which is more, 0.97; softmax's 415x40x361
 # 1.16.
 _NEAR_BYTES = 256 << 10
-# Bytes of the results of a tile of a gradient that are put together in the cache.
+# Bytes of the results of a tile that are put together in the cache.
 _LEAST_TOGETHER, _MOST_TOGETHER = 1536, 20 << 10
 _SHORT_COLUMNS = 16
 # Of gradients, those so short that they gain nothing by stores past the cache where rows end within lines. Measured on
@@ -275,21 +279,27 @@ def _long_rows_pass(problem: Problem, machine: Machine, inner: Axis) -> bool:
 
 
 def _puts_together(problem: Problem, machine: Machine, inner: Axis) -> bool:
-    """Small tiles of gradients are put together in the cache, and go past it from there beside the next one's sums: by
-    long vectors (gradient_tiles.h, which has figures and the same limits)."""
-    sums = problem.op in ("softmax_backward", "log_softmax_backward") and problem.compute_dtype == "float32"
+    """Small tiles are put together in the cache, and go past it from there beside the next one: of gradients that sum,
+    and of short columns, by long vectors (tile_grid.h, which has figures and the same limits)."""
+    if machine.vector_bytes <= _NARROW_VECTOR_BYTES or (problem.dtype, problem.result_dtype) != ("float32", "float32"):
+        return False
     row_bytes = inner.size * ITEMSIZE[problem.result_dtype]
-    fits = _LEAST_TOGETHER <= problem.length * row_bytes <= _MOST_TOGETHER and row_bytes >= 2 * machine.vector_bytes
-    return sums and fits and machine.vector_bytes > _NARROW_VECTOR_BYTES and ITEMSIZE[problem.result_dtype] == 4
+    if not _LEAST_TOGETHER <= problem.length * row_bytes <= _MOST_TOGETHER:
+        return False
+    if problem.op in ("softmax", "log_softmax"):
+        return problem.length <= _SHORT_COLUMNS and row_bytes >= 3 * machine.vector_bytes
+    return _reads_pairs(problem) and row_bytes >= 2 * machine.vector_bytes
 
 
-def _joins_rows(problem: Problem, inner: Axis) -> bool:
+def _joins_rows(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """Rows of the results of a tile of all columns are written together: what two of them share is kept until it is a
     whole line. Not log_softmax's gradient, whose exponentials hide no better behind that: 2048x40x100, dim 1, 5.1 ms
     for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
     itemsize = ITEMSIZE[problem.result_dtype]
     joins = problem.op in ("softmax", "log_softmax", "softmax_backward")
-    joins = joins and itemsize >= 4 and inner.size * itemsize >= _JOINED_ROW_BYTES
+    exponentials_of_long_vectors = machine.vector_bytes > _NARROW_VECTOR_BYTES and problem.op not in GRADIENTS
+    least = _LONG_VECTORS_JOINED_ROW_BYTES if exponentials_of_long_vectors else _JOINED_ROW_BYTES
+    joins = joins and itemsize >= 4 and inner.size * itemsize >= least
     return joins and problem.length > _SHORT_COLUMNS  # of fewer, all of a column is in registers at once
 
 
@@ -456,7 +466,7 @@ def _plan_tiles(
     most = widest if outer_size >= enough else most_whole
     # Rows that are not lines are joined rather than cut, if they fit a tile and lie one behind the other; long ones of
     # gradients are not.
-    joined = not (long_rows and problem.op in GRADIENTS) and _joins_rows(problem, inner)
+    joined = not (long_rows and problem.op in GRADIENTS) and _joins_rows(problem, machine, inner)
     joined = not lines and (joined or _puts_together(problem, machine, inner))
     joined = joined and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
     joined = joined and inner.size <= most and outer_size >= machine.cores

@@ -326,7 +326,7 @@ class GradientTiles : TileGrid<T> {
         if constexpr (RowOp::kSums && sizeof(C) == 4) {
             if (packed_ && transposes<T>(job_)) return run_transposed_gradient<T>(job_, {x_, second_}, y_);
         }
-        const bool together = put_together<RowOp>();
+        const bool together = goes_together<RowOp>();
         const bool at_once = together || columns_at_once<RowOp>();
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (together) {
@@ -370,50 +370,20 @@ class GradientTiles : TileGrid<T> {
         const std::int64_t bytes = job_.length * inner_ * static_cast<std::int64_t>(sizeof(T));
         return 3 * job_.rows * bytes <= kCachedBytes || 2 * bytes <= kNearBytes;
     }
-    // Small tiles whose results lie one behind the other: those of each are put together in the cache, and go past it
-    // from there beside the sums of the next, as lines, which the rows of a tile need not be. The planner has the same
-    // limits. Measured on a Zen 5, dim 1, float32, times over those before by one thread and by two, softmax's gradient
-    // and log_softmax's: 2048x12x100 0.73 and 0.66, 0.74 and 0.80; 2048x40x100 0.91 and 0.85, 0.96 and 0.87; rows that
-    // are lines, 2343x40x64 0.65 and 0.67, 0.67 and 0.75; below the limits 12500x12x19 0.9 and 1.0, 1.3 and 1.3, beyond
-    // them 800x50x150 1.0 and 1.1, 1.2 and 1.1.
-    static constexpr std::int64_t kLeastTogether = 1536, kMostTogether = 20 << 10;
     template <class RowOp>
-    bool put_together() const {
-        if (!kLongAtOnce<RowOp> || kVectorBytes < 64 || sizeof(C) != 4 || !x_direct_ || !second_direct_) return false;
-        const std::int64_t row_bytes = inner_ * static_cast<std::int64_t>(sizeof(T));
-        const std::int64_t bytes = job_.length * row_bytes;
-        return Grid::joined_ && row_bytes >= 2 * kVectorBytes && bytes >= kLeastTogether && bytes <= kMostTogether;
+    bool goes_together() const {
+        return kLongAtOnce<RowOp> && x_direct_ && second_direct_ && Grid::goes_together(2 * kVectorBytes);
     }
     template <class RowOp>
     void run_together(std::int64_t begin, std::int64_t end) const {
-        const std::int64_t n = job_.length * inner_;
-        T* together = scratch_of<T>(Scratch::output, 2 * n);
-        T* written = together + n;
-        Carry carry;
-        Emitter<T, Together> out;  // of the tile before
-        std::int64_t there = 0;    // its results: at first, none
-        Grid::each_run(begin, end, [&](const auto& run, const auto& soon) {
+        Grid::each_run_together(begin, end, [&](const auto& run, const auto& soon, T* together, auto&& beside) {
             Unit u = unit_of(run);
             T* const y = reinterpret_cast<T*>(u.y);
             u.y = reinterpret_cast<char*>(together);
-            std::int64_t due = 0;
-            run_columns<RowOp>(u, unit_of(soon), 0, u.width, false, [&](int more) ONEPASS_INLINE_BODY {
-                due += more;
-                out.step_to(due < there ? due : there);
-            });
-            out.finish();
-            out = Emitter<T, Together>(y, n, true, {together}, &carry);
-            there = n;
-            std::swap(together, written);
+            run_columns<RowOp>(u, unit_of(soon), 0, u.width, false, beside);
+            return y;
         });
-        out.finish();
-        carry.flush();
     }
-    struct Together {
-        const T* all = nullptr;
-        ONEPASS_INLINE V operator()(std::int64_t i) const { return load(all + i); }
-        V operator()(std::int64_t i, int n) const { return load_n(all + i, n, C(0)); }
-    };
 
     template <class RowOp>
     void run_at_once(const Unit& u, const Unit& soon) const {

@@ -75,10 +75,10 @@ class Rows {
     // Three rows at a time: while the exponentials of one are computed, the results of the one before are written and
     // the maximum of the next is found. Reading, arithmetic and writing go on side by side instead of taking turns.
     //
-    // Of log_softmax the results of the row before that are written, if rows are short. Its logarithm needs the sum, and
-    // one after the other they take longer than a processor looks ahead; so one row's sum and the logarithm of another
-    // are computed side by side. Measured on a Zen 5, one thread, in L2: 512 float32 0.8 of the time, 1024 0.9, 4096
-    // 0.98; by two threads ten rows of 32768 1.1, since the last two are written with nothing beside.
+    // Of log_softmax the results of the row before that are written, if rows are short. Its logarithm needs the sum,
+    // and one after the other they take longer than a processor looks ahead; so one row's sum and the logarithm of
+    // another are computed side by side. Measured on a Zen 5, one thread, in L2: 512 float32 0.8 of the time, 1024 0.9,
+    // 4096 0.98; by two threads ten rows of 32768 1.1, since the last two are written with nothing beside.
     template <bool kSoftmax>
     void resident_rows(std::int64_t begin, std::int64_t end) {
         const std::int64_t n = job_.length;
@@ -238,8 +238,8 @@ class Rows {
             return state_at_infinity(x, n, static_cast<double>(m));
         }
         MaxAhead<T> ahead(next, next_n);
-        const double sum = sum_exp_below(x, n, anchor_at(Vec<C>(m), true),
-                                         [&](std::int64_t i) ONEPASS_INLINE_BODY { ahead.step(i); });
+        const double sum =
+            sum_exp_below(x, n, anchor_at(Vec<C>(m), true), [&](std::int64_t i) ONEPASS_INLINE_BODY { ahead.step(i); });
         top = ahead.value();
         return {static_cast<double>(m), sum * kUnbias<C>};
     }

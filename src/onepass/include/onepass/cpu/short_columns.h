@@ -84,13 +84,16 @@ class ShortColumns {
     ShortRowsOf<T> y;
     bool past_cache;
 
-    void softmax(ShortRowsOf<const T> x) const {
-        each_group<C, kMostVectors>(
-            width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes); });
+    // beside(n): work to do beside every n elements.
+    template <class Beside = Nothing>
+    void softmax(ShortRowsOf<const T> x, Beside&& beside = {}) const {
+        each_group<C, kMostVectors>(width, [&]<int kCount>(int j, int lanes)
+                                               ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes, beside); });
     }
 
-    void log_softmax(ShortRowsOf<const T> x) const {
-        by_blocks(x, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
+    template <class Beside = Nothing>
+    void log_softmax(ShortRowsOf<const T> x, Beside&& beside = {}) const {
+        by_blocks(x, beside, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
             alignas(kCacheLine) C lse[kBlockColumns], lse_low[kBlockColumns];
             split_all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse, lse_low);
             each_group<C, kMostVectors>(n, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
@@ -104,7 +107,7 @@ class ShortColumns {
 
     // One row of results.
     void logsumexp(ShortRowsOf<const T> x) const {
-        by_blocks(x, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
+        by_blocks(x, Nothing{}, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
             alignas(kCacheLine) C lse[kBlockColumns];
             const bool finite = all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse);
             if (!finite) this->logsumexp_of_infinite(x, begin, n, top, lse);
@@ -182,19 +185,19 @@ class ShortColumns {
         ONEPASS_INLINE C* vector(std::int64_t d, int k) const { return at + d * stride + k * W; }
     };
 
-    template <int kCount>
-    void softmax_of(ShortRowsOf<const T> x, int j, int lanes) const {
+    template <int kCount, class Beside>
+    void softmax_of(ShortRowsOf<const T> x, int j, int lanes, Beside&& beside) const {
         if constexpr (kInPlace) {
-            softmax_by<kCount>(x, j, lanes, Kept{y.at + j, y.stride});
+            softmax_by<kCount>(x, j, lanes, Kept{y.at + j, y.stride}, beside);
         } else {
             alignas(kCacheLine) C e[kMostRows * kCount * W];
-            softmax_by<kCount>(x, j, lanes, Kept{e, kCount * W});
+            softmax_by<kCount>(x, j, lanes, Kept{e, kCount * W}, beside);
         }
     }
-    template <int kCount>
-    ONEPASS_INLINE void softmax_by(ShortRowsOf<const T> x, int j, int lanes, Kept e) const {
+    template <int kCount, class Beside>
+    ONEPASS_INLINE void softmax_by(ShortRowsOf<const T> x, int j, int lanes, Kept e, Beside&& beside) const {
         alignas(kCacheLine) double sum[kCount * W];
-        const bool usual = softmax_if_usual<kCount>(x, j, lanes, e, sum);
+        const bool usual = softmax_if_usual<kCount>(x, j, lanes, e, sum, beside);
         alignas(kCacheLine) C scale[kCount * W], scale_low[kCount * W];
         if (!usual) softmax_of_any(x, j, kCount, lanes, e, sum);
         reciprocals(sum, kCount * W, scale, scale_low);
@@ -204,8 +207,9 @@ class ShortColumns {
     }
 
     // Every column's exponentials, and their sums.
-    template <int kCount>
-    ONEPASS_INLINE bool softmax_if_usual(ShortRowsOf<const T> x, int j, int lanes, Kept e, double* sums) const {
+    template <int kCount, class Beside>
+    ONEPASS_INLINE bool softmax_if_usual(ShortRowsOf<const T> x, int j, int lanes, Kept e, double* sums,
+                                         Beside&& beside) const {
         constexpr int kFew = kCount < kTogether ? kCount : kTogether;
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
@@ -224,6 +228,7 @@ class ShortColumns {
                     sum[first + k].add(v[k]);
                 }
             }
+            beside(kCount * W);
         }
         for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
         return are_usual(top, sums, kCount * W);
@@ -254,8 +259,9 @@ class ShortColumns {
     // ---- log_softmax and logsumexp ----
 
     // Every column's maximum, and the sum of its exponentials relative to that.
-    template <int kCount>
-    ONEPASS_INLINE void exponentials_below(ShortRowsOf<const T> x, int j, int lanes, C* top, double* sums) const {
+    template <int kCount, class Beside>
+    ONEPASS_INLINE void exponentials_below(ShortRowsOf<const T> x, int j, int lanes, C* top, double* sums,
+                                           Beside&& beside) const {
         constexpr int kFew = kCount < kTogether ? kCount : kTogether;
         V shift[kCount];
         for (V& m : shift) m = -kInfinity<C>;
@@ -280,20 +286,21 @@ class ShortColumns {
                 exp_all_of<T>(v, Anchor<V, false>{zero.shift, zero.floor, zero.magic});
                 for (int k = 0; k < kFew; ++k) sum[first + k].add(v[k]);
             }
+            beside(kCount * W);
         }
         for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
     }
 
     // Calls finish(first column, their number, maxima, sums of exponentials) for blocks of columns. Logarithms are
     // taken of a block together: of two vectors, a processor waits for every step of them.
-    template <class Finish>
-    ONEPASS_INLINE void by_blocks(ShortRowsOf<const T> x, Finish&& finish) const {
+    template <class Beside, class Finish>
+    ONEPASS_INLINE void by_blocks(ShortRowsOf<const T> x, Beside&& beside, Finish&& finish) const {
         alignas(kCacheLine) C top[kBlockColumns];
         alignas(kCacheLine) double sums[kBlockColumns];
         for (int begin = 0; begin < width; begin += kBlockColumns) {
             const int n = width - begin < kBlockColumns ? width - begin : kBlockColumns;
             each_group<C, kMostLogarithms>(n, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
-                this->exponentials_below<kCount>(x, begin + j, lanes, top + j, sums + j);
+                this->exponentials_below<kCount>(x, begin + j, lanes, top + j, sums + j, beside);
             });
             for (int j = n; j < whole_vectors(n); ++j) top[j] = C(0);  // no column: an infinite maximum is looked into
             finish(begin, n, top, sums);

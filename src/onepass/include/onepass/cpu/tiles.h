@@ -47,9 +47,11 @@ class Tiles : TileGrid<T> {
             if (packed_ && folds<T>(job_)) return run_folded<T>(job_, x_, y_);
         }
         if (packed_ && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
-        const bool by_columns = is_short();
+        const bool in_lines = is_short(), together = !in_lines && goes_together(), by_columns = in_lines || together;
         auto body = [&](std::int64_t begin, std::int64_t end) {
-            if (by_columns) {
+            if (together) {
+                run_together(begin, end);
+            } else if (by_columns) {
                 Grid::each_run(begin, end,
                                [&](const auto& run, const auto& soon) { short_run(unit_of(run), unit_of(soon)); });
             } else if (job_.resident && job_.op == Op::softmax) {
@@ -619,16 +621,34 @@ class Tiles : TileGrid<T> {
         return family && x_direct_ && side_by_side && Grid::template short_columns<ShortColumns<T>>(y_);
     }
 
+    bool goes_together() const {
+        return is_elementwise(job_.op) && x_direct_ && job_.length <= ShortColumns<T>::kMostRows &&
+               Grid::goes_together(3 * kVectorBytes);
+    }
+    void run_together(std::int64_t begin, std::int64_t end) const {
+        Grid::each_run_together(begin, end, [&](const auto& run, const auto& soon, T* together, auto&& beside) {
+            Unit u = unit_of(run);
+            T* const y = reinterpret_cast<T*>(u.y);
+            u.y = reinterpret_cast<char*>(together);
+            short_columns(u, unit_of(soon), 0, u.width, false, beside);
+            return y;
+        });
+    }
+
     void short_run(const Unit& u, const Unit& soon) const {
+        Grid::each_part(u.y, u.width, [&](int column, int width, bool past_cache) {
+            short_columns(u, soon, column, width, past_cache, Nothing{});
+        });
+    }
+    template <class Beside>
+    void short_columns(const Unit& u, const Unit& soon, int column, int width, bool past_cache, Beside&& beside) const {
         const ShortRowsOf<const T> x{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride,
                                      reinterpret_cast<const T*>(soon.x)};
         const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
-        Grid::each_part(u.y, u.width, [&](int column, int width, bool past_cache) {
-            const ShortColumns<T> columns{job_.length, width, y.from(column), past_cache};
-            if (job_.op == Op::softmax) return columns.softmax(x.from(column));
-            if (job_.op == Op::log_softmax) return columns.log_softmax(x.from(column));
-            columns.logsumexp(x.from(column));
-        });
+        const ShortColumns<T> columns{job_.length, width, y.from(column), past_cache};
+        if (job_.op == Op::softmax) return columns.softmax(x.from(column), beside);
+        if (job_.op == Op::log_softmax) return columns.log_softmax(x.from(column), beside);
+        columns.logsumexp(x.from(column));
     }
 
     void chunked_unit(const Unit& u) const {
