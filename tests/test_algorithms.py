@@ -181,29 +181,31 @@ def test_columns_of_a_plain_reduction_are_one_chunk_where_there_are_tiles_for_al
 @pytest.mark.parametrize("algorithm", ["row", "online"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", SOFTMAX_FAMILY)
-def test_a_row_does_not_depend_on_those_beside_it(op, dtype, algorithm, threads):
+def test_a_row_does_not_depend_on_those_beside_it(op, dtype, algorithm, threads, monkeypatch):
     """Its maximum is found beside the sum of the row or chunk before, its results are written a row or two later."""
     threads(1)
-    compute = getattr(onepass, op)
     longest = 8192 // np.dtype(DTYPES[dtype]).itemsize  # of log_softmax's rows that are written two later
     for length in (300, 1023, longest, longest + 1, plan._CHUNK, plan._CHUNK + 1, 2 * plan._CHUNK + 300):
-        x = random_array((6, length), dtype, seed=length)
+        x = random_array((7, length), dtype, seed=length)
         x[1] = -np.inf
         x[2, length // 2] = np.inf
         x[3, length - 1] = np.nan
         x[4] *= 30
-        alone = []
-        for row in x:
-            alone.append(compute(row, algorithm=algorithm))
-            assert _engine.last_algorithm() == algorithm
+        x[5, ::2] = np.nan
+        x[5, 1] = np.inf
+        with monkeypatch.context() as within:
+            within.setattr(plan, "_NONTEMPORAL_BYTES", 1 << 40)
+            alone = np.stack([call.plan_and_run(op, row, -1, False, None, None, algorithm) for row in x])
         expected = getattr(reference, op)(x[4], -1, dtype=np.longdouble)
         assert max_ulp(alone[4], expected, floor=FLOORS[op]) <= LIMITS[op, dtype], length
-        for rows in range(1, 7):
-            out = nan_filled((rows, length) if op != "logsumexp" else (rows,), x.dtype)
-            compute(x[:rows], out=out, algorithm=algorithm)
-            assert _engine.last_algorithm() == algorithm
-            got, wanted = (values.astype(np.float64) for values in (out, np.stack(alone[:rows])))  # any NaN is NaN
-            np.testing.assert_array_equal(got, wanted, err_msg=f"{length} {rows}")
+        for rows, past in itertools.product(range(1, 8), (1 << 40, 0)):
+            monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+            given = x[:rows].copy()
+            for out in (nan_filled(alone[:rows].shape, x.dtype), *([] if op == "logsumexp" else [given])):
+                call.plan_and_run(op, given, -1, False, None, out, algorithm)
+                assert _engine.last_algorithm() == algorithm
+                got, wanted = (values.astype(np.float64) for values in (out, alone[:rows]))  # any NaN is NaN
+                np.testing.assert_array_equal(got, wanted, err_msg=f"{length} {rows} {past}")
 
 
 def test_without_a_second_thread_no_row_is_split(threads):
@@ -420,16 +422,20 @@ def test_short_columns_that_are_put_together(op, monkeypatch, threads):
     """By long vectors, past the cache: rows that are lines or end with a few elements; a tile and many for a thread."""
     two_cores = dataclasses.replace(this_machine(), cores=2)
     monkeypatch.setattr(call, "this_machine", lambda: two_cores)
-    for count, (length, width) in itertools.product((1, 2), ((8, 49), (5, 100), (16, 128), (9, 401), (12, 75))):
+    for count, (length, width) in itertools.product((1, 2), ((8, 49), (5, 100), (16, 128), (10, 401), (12, 75))):
         threads(count)
         for tiles in (8, 9, 600):
             x = random_array((tiles, length, width), sigma=3)
             x[1] *= 30  # products that are subnormal, and columns out of the usual range
             x[2, 3, 5], x[4, :, 2], x[5, 1, 1] = np.nan, -np.inf, np.inf
             expected = getattr(reference, op)(x, 1)
-            columns_wherever_they_go(op, "float32", x, expected, ("strided",), monkeypatch)
+            results = columns_wherever_they_go(op, "float32", x, expected, ("strided",), monkeypatch)
             if _engine.vector_bytes() == 64:
                 assert _engine.last_form() == "columns"
+                chosen = plan.make_plan(call.problem_of(op, x, None, 1), two_cores, count)
+                assert (chosen.nontemporal, chosen.tile) == (True, width)
+            call.plan_and_run(op, x, 1, False, None, x, None)  # in place
+            np.testing.assert_array_equal(x, results)
 
 
 # A group of vectors of columns and more, the fewer that are left, part of one; one tile, and several, in whole lines

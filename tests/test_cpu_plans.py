@@ -2,9 +2,10 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
-from onepass import call
+from onepass import call, call_gradients
 from onepass.machine import Machine
 from onepass.plan import make_plan
 
@@ -99,6 +100,22 @@ STORES = [
 def test_what_goes_past_the_cache(op, shape, dtype, dim, short, long):
     assert plan_of(SHORT_VECTORS, op, shape, dtype, dim).nontemporal == short
     assert plan_of(LONG_VECTORS, op, shape, dtype, dim).nontemporal == long
+
+
+def test_only_what_is_read_in_place_is_put_together_or_near():
+    """Small tiles go past the cache, log_softmax's gradient of near ones stays in it; not if they must be gathered."""
+    small, near = np.zeros((5000, 12, 150), np.float32), np.zeros((200, 90, 361), np.float32)
+    for op, y, past in (("softmax_backward", small[..., :75], True), ("log_softmax_backward", near, False)):
+        for dy, in_place in (
+            (np.copy(y), True),
+            (np.broadcast_to(y[:, :, :1], y.shape), False),
+            (y.astype(np.float16), False),
+        ):
+            problem = call_gradients.checked(op, (y, dy), 1, False, None, None)[1]
+            assert make_plan(problem, LONG_VECTORS, 2).nontemporal == (past == in_place), (op, in_place)
+    for x, past in ((small[..., :75], True), (small[..., ::2], False), (small[..., :75].astype(np.float16), False)):
+        problem = call.problem_of("softmax", x, "float32", 1)
+        assert make_plan(problem, LONG_VECTORS, 2).nontemporal == past
 
 
 def test_tiles_of_exponentials_wait_in_cache_if_narrower_ones_do():

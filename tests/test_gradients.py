@@ -316,7 +316,7 @@ def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
     """Short and long columns, rows that are lines or end with a few elements; a tile and many for a thread."""
     two_cores = dataclasses.replace(this_machine(), cores=2)
     monkeypatch.setattr(call_gradients, "this_machine", lambda: two_cores)
-    shapes = ((5, 100), (16, 49), (17, 49), (12, 128), (9, 401), (60, 65))
+    shapes = ((5, 100), (16, 49), (17, 49), (12, 128), (10, 401), (60, 65))
     for count, (length, width) in itertools.product((1, 2), shapes):
         threads(count)
         for tiles in (8, 9, 600):
@@ -324,6 +324,14 @@ def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
             columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
             if _engine.vector_bytes() == 64:
                 assert _engine.last_form() == "columns"
+                problem = call_gradients.checked(op, given[::-1], 1, False, None, None)[1]
+                chosen = plan.make_plan(problem, two_cores, count)
+                assert (chosen.nontemporal, chosen.tile) == (True, width)
+            apart = call_gradients.run_planned(op, given[::-1], 1, False, None, None, None)
+            for k in (0, 1):  # in place of dy, and of y
+                dy, y = (a.copy() for a in given)
+                call_gradients.run_planned(op, (y, dy), 1, False, None, (dy, y)[k], None)
+                assert same_bits((dy, y)[k], apart)
 
 
 @pytest.mark.parametrize(("shape", "nontemporal", "of_softmax", "of_log_softmax"), [
@@ -333,8 +341,9 @@ def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
     ((3, 110, 300), 0, None, None),
     ((40, 21, 83), 0, 16, 64),  # by long vectors put together, 7 KB a tile, and past the cache from there
     ((40, 21, 64), 0, 64, 64),  # rows that are lines, too
-    ((40, 40, 128), 0, 64, 64),  # 20 KiB
-    ((40, 41, 128), 0, None, None),
+    ((40, 45, 112), 0, 64, 64),  # 20160 bytes
+    ((40, 46, 112), 0, None, None),
+    ((40, 40, 128), 0, None, None),  # lines of eight vectors, or of four: tiles write them as fast
     ((2000, 30, 60), 1 << 40, 64, 64),  # 43 MB, 14 KiB of both inputs at each step
     ((50, 500, 65), 1 << 40, 64, 64),  # 254 KiB
     ((50, 500, 66), 1 << 40, None, None),  # 258 KiB

@@ -69,9 +69,9 @@ _MOST_TILE_VECTORS = 32
 # 0.93; softmax 1.25, 1.1 to 1.2, 1.05, 1.0, 0.8; log_softmax 1.4, 1.15, 1.1, 1.0, 0.88; bfloat16 64x500x250 0.96 to
 # 1.1.
 _JOINED_ROW_BYTES = 384
-# The same of softmax and log_softmax by long vectors. Measured on a Zen 5, by one thread and by two: softmax of
-# 4761x21x60 1.02 and 1.04, 3809x21x75 0.86 and 0.83, log_softmax 0.91 and 0.95, 0.74 and 0.76; 5830x21x49 1.03 and
-# 1.08, 0.99 and 1.04; but softmax's gradient of 800x100x75 1.31 and 1.09.
+# The same of softmax and log_softmax by long vectors of float32. Measured on a Zen 5, by one thread and by two: softmax
+# of 4761x21x60 1.02 and 1.04, 3809x21x75 0.86 and 0.83, log_softmax 0.91 and 0.95, 0.74 and 0.76; 5830x21x49 1.03
+# and 1.08, 0.99 and 1.04; but softmax's gradient of 800x100x75 1.31 and 1.09.
 _LONG_VECTORS_JOINED_ROW_BYTES = 256
 # Both inputs of a tile that kernels of long vectors take a few columns at a time (gradient_tiles.h): log_softmax's
 # gradient of such long rows stays in the cache. Measured on a Zen 5, two threads, times in it over times past it:
@@ -275,13 +275,23 @@ def _long_rows_pass(problem: Problem, machine: Machine, inner: Axis) -> bool:
     if machine.vector_bytes <= _NARROW_VECTOR_BYTES:
         return problem.compute_dtype != "float64"
     input_bytes = 2 * problem.length * inner.size * ITEMSIZE[problem.dtype]
-    return problem.compute_dtype != "float32" or input_bytes > _NEAR_BYTES
+    near = problem.compute_dtype == "float32" and input_bytes <= _NEAR_BYTES
+    return not (near and _read_in_place(problem, inner))
+
+
+def _read_in_place(problem: Problem, inner: Axis) -> bool:
+    """Kernels read the columns of a tile where they lie, side by side and of the type they are computed in."""
+    if inner.x_stride != 1 or problem.dtype != problem.compute_dtype:
+        return False
+    return not _reads_pairs(problem) or (inner.z_stride == 1 and problem.second_dtype == problem.dtype)
 
 
 def _puts_together(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """Small tiles are put together in the cache, and go past it from there beside the next one: of gradients that sum,
     and of short columns, by long vectors (tile_grid.h, which has figures and the same limits)."""
-    if machine.vector_bytes <= _NARROW_VECTOR_BYTES or (problem.dtype, problem.result_dtype) != ("float32", "float32"):
+    if machine.vector_bytes <= _NARROW_VECTOR_BYTES or not _read_in_place(problem, inner):
+        return False
+    if (problem.dtype, problem.result_dtype) != ("float32", "float32"):
         return False
     row_bytes = inner.size * ITEMSIZE[problem.result_dtype]
     if not _LEAST_TOGETHER <= problem.length * row_bytes <= _MOST_TOGETHER:
@@ -293,12 +303,12 @@ def _puts_together(problem: Problem, machine: Machine, inner: Axis) -> bool:
 
 def _joins_rows(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """Rows of the results of a tile of all columns are written together: what two of them share is kept until it is a
-    whole line. Not log_softmax's gradient, whose exponentials hide no better behind that: 2048x40x100, dim 1, 5.1 ms
-    for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
+    whole line. Not log_softmax's gradient, whose exponentials hide no better behind that: 2048x40x100, dim 1, by tiles
+    5.1 ms for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
     itemsize = ITEMSIZE[problem.result_dtype]
     joins = problem.op in ("softmax", "log_softmax", "softmax_backward")
-    exponentials_of_long_vectors = machine.vector_bytes > _NARROW_VECTOR_BYTES and problem.op not in GRADIENTS
-    least = _LONG_VECTORS_JOINED_ROW_BYTES if exponentials_of_long_vectors else _JOINED_ROW_BYTES
+    long_vectors = machine.vector_bytes > _NARROW_VECTOR_BYTES and problem.compute_dtype == "float32"
+    least = _LONG_VECTORS_JOINED_ROW_BYTES if long_vectors and problem.op not in GRADIENTS else _JOINED_ROW_BYTES
     joins = joins and itemsize >= 4 and inner.size * itemsize >= least
     return joins and problem.length > _SHORT_COLUMNS  # of fewer, all of a column is in registers at once
 

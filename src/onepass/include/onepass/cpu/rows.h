@@ -21,7 +21,7 @@ template <class T>
 class Rows {
     using C = Compute<T>;
     static constexpr int W = kLanes<C>;
-    static constexpr std::int64_t kShortRow = 8192;  // bytes
+    static constexpr std::int64_t kWrittenLate = 8192;  // bytes of a row of log_softmax's, at most (resident_rows)
 
    public:
     Rows(const Job& job, const void* x, void* y)
@@ -77,12 +77,12 @@ class Rows {
     //
     // Of log_softmax the results of the row before that are written, if rows are short. Its logarithm needs the sum,
     // and one after the other they take longer than a processor looks ahead; so one row's sum and the logarithm of
-    // another are computed side by side. Measured on a Zen 5, one thread, in L2: 512 float32 0.8 of the time, 1024 0.9,
-    // 4096 0.98; by two threads ten rows of 32768 1.1, since the last two are written with nothing beside.
+    // another are computed side by side. Measured on a Zen 5, one thread, in L2: 512 float32 0.85 of the time, 1024
+    // 0.9, 4096 0.98; by two threads ten rows of 32768 1.13, since the last two are written with nothing beside.
     template <bool kSoftmax>
     void resident_rows(std::int64_t begin, std::int64_t end) {
         const std::int64_t n = job_.length;
-        const int behind = kSoftmax || n * static_cast<std::int64_t>(sizeof(T)) > kShortRow ? 1 : 2;
+        const int behind = kSoftmax || n * static_cast<std::int64_t>(sizeof(T)) > kWrittenLate ? 1 : 2;
         const std::int64_t stride = (n + W - 1) / W * W;
         C* keep[2] = {nullptr, nullptr};
         if constexpr (kSoftmax) {
@@ -102,14 +102,14 @@ class Rows {
             T* y = reinterpret_cast<T*>(y_row(at));
             if (r + 1 < end) at = row(r + 1);
             C next_top;
-            Ready& before = ready[(r - begin) % behind];
+            Ready& before = ready[(r - begin) & (behind - 1)];
             const double sum = pipelined<kSoftmax>(x, anchor_at(Vec<C>(top), !kSoftmax), keep[r & 1],
                                                    reinterpret_cast<const T*>(x_row(at)), next_top, before, carry);
             before = {x, y, keep[r & 1], n, top, sum};
             top = next_top;
         }
         for (std::int64_t r = end; r < end + behind; ++r) {
-            write_ready<kSoftmax>(ready[(r - begin) % behind], carry).finish();
+            write_ready<kSoftmax>(ready[(r - begin) & (behind - 1)], carry).finish();
         }
         carry.flush();
     }
@@ -216,9 +216,12 @@ class Rows {
         const T* x = input_.read(x_row, begin, n, staged);
         const T* next = input_.direct() && begin + 2 * n <= job_.length ? x + n : nullptr;
         switch (job_.op) {
-            case Op::softmax: return state_of<false>(x, n, next);
+            case Op::softmax: return state_of(x, n, next);
             case Op::log_softmax:
-            case Op::logsumexp: return state_of<true>(x, n, next);
+            case Op::logsumexp: {
+                C top = max_of(x, n);
+                return state_beside_max(x, n, top, x, 0);
+            }
             case Op::sum:
             case Op::mean: return {0, sum_of(x, n)};
             case Op::amax: return {extreme_of<1>(x, n), 0};
@@ -229,7 +232,7 @@ class Rows {
 
     // The state of a span with this maximum, which that of the next takes the place of, found meanwhile: what one waits
     // for in memory and the other in arithmetic goes on side by side. Measured on a Zen 5, two threads, the maximum of
-    // each found first: logsumexp of 4096 x 4096 bfloat16 0.81 of the time, of 128 x 262144 float32 0.84 to 0.92.
+    // each found first: logsumexp of 4096 x 4096 bfloat16 0.81 of the time, of 128 x 262144 float32 0.84 and 0.92.
     ONEPASS_APART static Partial state_beside_max(const T* x, std::int64_t n, C& top, const T* next,
                                                   std::int64_t next_n) {
         const C m = top;
@@ -328,8 +331,8 @@ class Rows {
         C top = max_of(reinterpret_cast<const T*>(x_row(row(begin))), n);
         std::int64_t r = begin;
         reduce_short(begin, end, [&](const T* x) {
-            if (r + 1 < end) ++r;  // after the last row: that again
-            return state_beside_max(x, n, top, reinterpret_cast<const T*>(x_row(row(r))), n).lse();
+            const T* next = ++r < end ? reinterpret_cast<const T*>(x_row(row(r))) : x;
+            return state_beside_max(x, n, top, next, r < end ? n : 0).lse();
         });
     }
 

@@ -301,32 +301,26 @@ inline bool is_infinite(T m) {
     return m == kInfinity<T> || m == -kInfinity<T>;
 }
 
-// kExact: relative to the maximum itself, for a logarithm.
-template <bool kExact, class T, class C = Compute<T>>
+// The state of a span of softmax's, relative to a power of two.
+template <class T, class C = Compute<T>>
 ONEPASS_APART Partial state_of(const T* x, std::int64_t n, const T* next) {
     C* const none = nullptr;
-    if constexpr (!kExact) {
-        const auto anchor = usual_anchor<C>();
-        Vec<C> top = -kInfinity<C>;
-        const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY {
-            for (const Vec<C>& each : v) top = max(each, top);
-            exp_all_of<T>(v, anchor);
-        };
-        if (n < kLanes<C> || may_be_usual(load(x))) {
-            const double d = sum_exp<false>(x, n, exponential, none, Fetch<T>{next});
-            if (are_usual(top, &d, 1)) return {Usual<C>::kExponent * kLn2, d * kUnbias<C>};
-        }
+    const auto usual = usual_anchor<C>();
+    Vec<C> top = -kInfinity<C>;
+    const auto usual_exponential = [&](auto& v) ONEPASS_INLINE_BODY {
+        for (const Vec<C>& each : v) top = max(each, top);
+        exp_all_of<T>(v, usual);
+    };
+    if (n < kLanes<C> || may_be_usual(load(x))) {
+        const double d = sum_exp<false>(x, n, usual_exponential, none, Fetch<T>{next});
+        if (are_usual(top, &d, 1)) return {Usual<C>::kExponent * kLn2, d * kUnbias<C>};
     }
     const C m = max_of(x, n);
     if (is_infinite(m)) return state_at_infinity(x, n, static_cast<double>(m));
-    const auto anchor = anchor_at(Vec<C>(m), kExact);
-    if constexpr (kExact) {
-        return {static_cast<double>(m), sum_exp_below(x, n, anchor, Fetch<T>{next}) * kUnbias<C>};
-    } else {
-        const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY { exp_all_of<T>(v, anchor); };
-        const double d = sum_exp<false>(x, n, exponential, none, Fetch<T>{next});
-        return {log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]), d * kUnbias<C>};
-    }
+    const auto anchor = anchor_at(Vec<C>(m), false);
+    const auto exponential = [&](auto& v) ONEPASS_INLINE_BODY { exp_all_of<T>(v, anchor); };
+    const double d = sum_exp<false>(x, n, exponential, none, Fetch<T>{next});
+    return {log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]), d * kUnbias<C>};
 }
 
 // ---- results ----

@@ -257,29 +257,36 @@ class TileGrid {
     // Small tiles whose results lie one behind the other: those of each are put together in the cache, and go past it
     // from there beside the next one, as lines, which the rows of a tile need not be. The planner has the same limits.
     // Measured on a Zen 5, dim 1, float32, times over those before by one thread and by two. Softmax's gradient and
-    // log_softmax's: 2048x12x100 0.73 and 0.66, 0.74 and 0.80; 2048x40x100 0.91 and 0.85, 0.96 and 0.87; rows that are
-    // lines, 2343x40x64 0.65 and 0.67, 0.67 and 0.75; below the limits 26000x12x19 0.9 and 1.0, 1.3 and 1.3, beyond
-    // them 800x50x150 1.0 and 1.1, 1.2 and 1.1. Softmax and log_softmax: 5000x12x100 0.75 and 0.73, 0.77 and 0.70;
-    // 15306x8x49 0.98 and 1.02, 0.74 and 0.75; rows that are lines, 7812x12x64 1.07 and 0.95, 0.92 and 1.01.
+    // log_softmax's: 5000x12x100 0.74 and 0.73, 0.73 and 0.73; 1500x40x100 0.66 and 0.73, 0.98 and 0.88; rows that are
+    // lines, 2343x40x64 0.64 and 0.68, 0.68 and 0.73, or would be if they began with one, 2000x16x128 0.54 and 0.62,
+    // 0.49 and 0.65. Of rows of less than two vectors, 15000x21x19, 0.90 and 0.90, 1.22
+    // and 1.31; of less than 1536 bytes, 24489x5x49, 0.85 and 0.92, 1.26 and 1.32; of more than 20 KiB, 800x50x150,
+    // 0.96 and 1.06, 1.18 and 1.08. Softmax and log_softmax: 5000x12x100 0.75 and 0.73, 0.77 and 0.70; 15306x8x49 0.98
+    // and 1.02, 0.74 and 0.75; of rows of less than three vectors, 12500x16x30, 1.81 and 1.58, 1.26 and 1.21; rows that
+    // are lines, 7812x12x64, 1.07 and 0.95, 0.92 and 1.01.
+    static constexpr bool kPutsTogether = kVectorBytes == 64 && sizeof(T) == 4;
     static constexpr std::int64_t kLeastTogether = 1536, kMostTogether = 20 << 10;
     bool goes_together(std::int64_t least_row_bytes) const {
         const std::int64_t row_bytes = inner_ * static_cast<std::int64_t>(sizeof(T)), bytes = job_.length * row_bytes;
-        return kVectorBytes == 64 && sizeof(T) == 4 && joined_ && row_bytes >= least_row_bytes &&
-               bytes >= kLeastTogether && bytes <= kMostTogether;
+        return kPutsTogether && joined_ && job_.resident && row_bytes >= least_row_bytes && bytes >= kLeastTogether &&
+               bytes <= kMostTogether;
     }
-    // Calls visit(run, soon, where its results are to be put, beside), which returns where they will go and calls
-    // beside(n) for every n of them that it has computed about as much as.
-    template <class Visit>
-    ONEPASS_INLINE void each_run_together(std::int64_t begin, std::int64_t end, Visit&& visit) const {
-        const std::int64_t n = job_.length * inner_;
-        T* together = scratch_of<T>(Scratch::output, 2 * n);
-        T* written = together + n;
+    // Calls compute(tile, what will soon be read, also) for the tiles that unit_of(cut) returns, which are to write
+    // where that says; also(n) is to be called for every n of a tile's results, wherever the time is spent.
+    template <class UnitOf, class Compute>
+    ONEPASS_INLINE void each_together(std::int64_t begin, std::int64_t end, UnitOf&& unit_of, Compute&& compute) const {
+        const std::int64_t n = job_.length * inner_, apart = (n + kOfLine - 1) / kOfLine * kOfLine;
+        T* together = scratch_of<T>(Scratch::output, apart + n);
+        T* written = together + apart;
         Carry carry;
         Emitter<T, Together> out;  // of the tile before
         std::int64_t there = 0;    // its results: at first, none
         each_run(begin, end, [&](const auto& run, const auto& soon) {
+            auto unit = unit_of(run);
+            T* const y = reinterpret_cast<T*>(unit.y);
+            unit.y = reinterpret_cast<char*>(together);
             std::int64_t due = 0;
-            T* const y = visit(run, soon, together, [&](int more) ONEPASS_INLINE_BODY {
+            compute(unit, unit_of(soon), [&](int more) ONEPASS_INLINE_BODY {
                 due += more;
                 out.step_to(due < there ? due : there);
             });
@@ -310,11 +317,12 @@ class TileGrid {
         if (head + lines < width) part(head + lines, width - head - lines, false);
     }
 
-   private:
-    static constexpr int kOfLine = kCacheLine / static_cast<int>(sizeof(T));
     static bool in_lines(const void* y, std::int64_t width) {
         return reinterpret_cast<std::uintptr_t>(y) % kCacheLine == 0 && width % kOfLine == 0;
     }
+
+   private:
+    static constexpr int kOfLine = kCacheLine / static_cast<int>(sizeof(T));
 
     // Elements from the beginning of a line of memory to the first of the results, if it is the same in all rows: the
     // first tile is that much narrower, so that all others begin with a line. NumPy's arrays begin 16 bytes into one:

@@ -47,11 +47,16 @@ class Tiles : TileGrid<T> {
             if (packed_ && folds<T>(job_)) return run_folded<T>(job_, x_, y_);
         }
         if (packed_ && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
-        const bool in_lines = is_short(), together = !in_lines && goes_together(), by_columns = in_lines || together;
+        const bool in_place = is_short(), together = !in_place && goes_together();
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (together) {
-                run_together(begin, end);
-            } else if (by_columns) {
+                if constexpr (Grid::kPutsTogether) {
+                    const auto unit_at = [&](const auto& cut) { return unit_of(cut); };
+                    Grid::each_together(begin, end, unit_at, [&](const Unit& u, const Unit& soon, auto&& also) {
+                        run_columns(u, soon, 0, u.width, false, also);
+                    });
+                }
+            } else if (in_place) {
                 Grid::each_run(begin, end,
                                [&](const auto& run, const auto& soon) { short_run(unit_of(run), unit_of(soon)); });
             } else if (job_.resident && job_.op == Op::softmax) {
@@ -66,7 +71,7 @@ class Tiles : TileGrid<T> {
             if (past_cache_) stream_fence();
         };
         parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
-        return by_columns ? Form::columns : Form::usual;
+        return together || in_place ? Form::columns : Form::usual;
     }
 
    private:
@@ -625,29 +630,20 @@ class Tiles : TileGrid<T> {
         return is_elementwise(job_.op) && x_direct_ && job_.length <= ShortColumns<T>::kMostRows &&
                Grid::goes_together(3 * kVectorBytes);
     }
-    void run_together(std::int64_t begin, std::int64_t end) const {
-        Grid::each_run_together(begin, end, [&](const auto& run, const auto& soon, T* together, auto&& beside) {
-            Unit u = unit_of(run);
-            T* const y = reinterpret_cast<T*>(u.y);
-            u.y = reinterpret_cast<char*>(together);
-            short_columns(u, unit_of(soon), 0, u.width, false, beside);
-            return y;
-        });
-    }
 
     void short_run(const Unit& u, const Unit& soon) const {
         Grid::each_part(u.y, u.width, [&](int column, int width, bool past_cache) {
-            short_columns(u, soon, column, width, past_cache, Nothing{});
+            run_columns(u, soon, column, width, past_cache, Nothing{});
         });
     }
-    template <class Beside>
-    void short_columns(const Unit& u, const Unit& soon, int column, int width, bool past_cache, Beside&& beside) const {
+    template <class Also>
+    void run_columns(const Unit& u, const Unit& soon, int column, int width, bool past_cache, Also&& also) const {
         const ShortRowsOf<const T> x{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride,
                                      reinterpret_cast<const T*>(soon.x)};
         const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
         const ShortColumns<T> columns{job_.length, width, y.from(column), past_cache};
-        if (job_.op == Op::softmax) return columns.softmax(x.from(column), beside);
-        if (job_.op == Op::log_softmax) return columns.log_softmax(x.from(column), beside);
+        if (job_.op == Op::softmax) return columns.softmax(x.from(column), also);
+        if (job_.op == Op::log_softmax) return columns.log_softmax(x.from(column), also);
         columns.logsumexp(x.from(column));
     }
 
