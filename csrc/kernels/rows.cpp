@@ -10,17 +10,13 @@ inline namespace ONEPASS_ISA {
 Form run_rows(const Job& job, const void* x, void* y) { return run_typed<Rows>(job, x, y); }
 
 void run_copy(void* to, const void* from, std::int64_t bytes, bool past_cache, int threads) {
-    struct Moved {
-        const float* x;
-        VecF operator()(std::int64_t i) const { return load(x + i); }
-        VecF operator()(std::int64_t i, int n) const { return load_n(x + i, n, 0.0f); }
-    };
     constexpr std::int64_t kPiece = 1 << 16;
     const std::int64_t n = bytes / static_cast<std::int64_t>(sizeof(float));
     auto body = [&](std::int64_t begin, std::int64_t end) {
         const std::int64_t first = begin * kPiece;
         const std::int64_t last = end * kPiece < n ? end * kPiece : n;
-        emit(static_cast<float*>(to) + first, last - first, past_cache, Moved{static_cast<const float*>(from) + first});
+        emit(static_cast<float*>(to) + first, last - first, past_cache,
+             SideBySide<float>{static_cast<const float*>(from) + first});
         if (past_cache) stream_fence();
     };
     parallel_ranges((n + kPiece - 1) / kPiece, 1, threads, body);

@@ -8,19 +8,10 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// Results of rows that lie next to each other, but are no whole cache lines by themselves: put side by side first, and
-// written past the cache from there, as lines.
-template <class T>
-struct SideBySide {
-    const Compute<T>* all;
-    ONEPASS_INLINE Vec<Compute<T>> operator()(std::int64_t i) const { return load(all + i); }
-    Vec<Compute<T>> operator()(std::int64_t i, int n) const { return load_n(all + i, n, Compute<T>(0)); }
-};
-
-// Writes them while later rows of the batch are still computed. Measured on a Zen 5, times over those of writing a
-// batch when it is complete, rows of 21 to 197 float32 from memory: by two threads 0.73 to 0.87, by one 0.94 to 1.08.
-// Batches of short vectors are half as many rows: by AVX2 1.05 to 1.15 times, of a batch a quarter as long. Without
-// kBeside: when it is complete.
+// Writes results that are side by side while later rows of the batch are still computed. Measured on a Zen 5, times
+// over those of writing a batch when it is complete, rows of 21 to 197 float32 from memory: by two threads 0.73 to
+// 0.87, by one 0.94 to 1.08. Batches of short vectors are half as many rows: by AVX2 1.05 to 1.15 times, of a batch a
+// quarter as long. Without kBeside: when it is complete.
 template <class T, bool kBeside = kVectorBytes == 64>
 class SideBySideWriter {
    public:

@@ -457,6 +457,15 @@ struct Normalized {
     }
 };
 
+// Results of rows that lie next to each other, but are no whole cache lines by themselves: put side by side first, and
+// written past the cache from there, as lines.
+template <class T>
+struct SideBySide {
+    const Compute<T>* all;
+    ONEPASS_INLINE Vec<Compute<T>> operator()(std::int64_t i) const { return load(all + i); }
+    Vec<Compute<T>> operator()(std::int64_t i, int n) const { return load_n(all + i, n, Compute<T>(0)); }
+};
+
 // The line of results that a row shares with the next one. Half a line stored past the cache costs as much as several
 // whole ones, so it is kept until the next row fills it up.
 class Carry {

@@ -259,11 +259,11 @@ class TileGrid {
     // Measured on a Zen 5, dim 1, float32, times over those before by one thread and by two. Softmax's gradient and
     // log_softmax's: 5000x12x100 0.74 and 0.73, 0.73 and 0.73; 1500x40x100 0.66 and 0.73, 0.98 and 0.88; rows that are
     // lines, 2343x40x64 0.64 and 0.68, 0.68 and 0.73, or would be if they began with one, 2000x16x128 0.54 and 0.62,
-    // 0.49 and 0.65. Of rows of less than two vectors, 15000x21x19, 0.90 and 0.90, 1.22
-    // and 1.31; of less than 1536 bytes, 24489x5x49, 0.85 and 0.92, 1.26 and 1.32; of more than 20 KiB, 800x50x150,
-    // 0.96 and 1.06, 1.18 and 1.08. Softmax and log_softmax: 5000x12x100 0.75 and 0.73, 0.77 and 0.70; 15306x8x49 0.98
-    // and 1.02, 0.74 and 0.75; of rows of less than three vectors, 12500x16x30, 1.81 and 1.58, 1.26 and 1.21; rows that
-    // are lines, 7812x12x64, 1.07 and 0.95, 0.92 and 1.01.
+    // 0.49 and 0.65. Of rows of less than two vectors, 15000x21x19, 0.90 and 0.90, 1.22 and 1.31; of less than 1536
+    // bytes, 24489x5x49, 0.85 and 0.92, 1.26 and 1.32; of more than 20 KiB, 800x50x150, 0.96 and 1.06, 1.18 and 1.08.
+    // Softmax and log_softmax: 5000x12x100 0.75 and 0.73, 0.77 and 0.70; 15306x8x49 0.98 and 1.02, 0.74 and 0.75; of
+    // rows of less than three vectors, 12500x16x30, 1.81 and 1.58, 1.26 and 1.21; rows that are lines, 7812x12x64, 1.07
+    // and 0.95, 0.92 and 1.01.
     static constexpr bool kPutsTogether = kVectorBytes == 64 && sizeof(T) == 4;
     static constexpr std::int64_t kLeastTogether = 1536, kMostTogether = 20 << 10;
     bool goes_together(std::int64_t least_row_bytes) const {
@@ -279,8 +279,8 @@ class TileGrid {
         T* together = scratch_of<T>(Scratch::output, apart + n);
         T* written = together + apart;
         Carry carry;
-        Emitter<T, Together> out;  // of the tile before
-        std::int64_t there = 0;    // its results: at first, none
+        Emitter<T, SideBySide<T>> out;  // of the tile before
+        std::int64_t there = 0;         // its results: at first, none
         each_run(begin, end, [&](const auto& run, const auto& soon) {
             auto unit = unit_of(run);
             T* const y = reinterpret_cast<T*>(unit.y);
@@ -291,18 +291,13 @@ class TileGrid {
                 out.step_to(due < there ? due : there);
             });
             out.finish();
-            out = Emitter<T, Together>(y, n, true, {together}, &carry);
+            out = Emitter<T, SideBySide<T>>(y, n, true, {together}, &carry);
             there = n;
             std::swap(together, written);
         });
         out.finish();
         carry.flush();
     }
-    struct Together {
-        const T* all = nullptr;
-        ONEPASS_INLINE Vec<Compute<T>> operator()(std::int64_t i) const { return load(all + i); }
-        Vec<Compute<T>> operator()(std::int64_t i, int n) const { return load_n(all + i, n, Compute<T>(0)); }
-    };
 
     // Calls part(column, columns, past the cache) for `width` columns of short results at y: those that lie in whole
     // lines are written past the cache.
