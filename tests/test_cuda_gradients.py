@@ -88,6 +88,14 @@ for lanes in (1, 4, 32):
         odd = Layout((37, lanes * 4 - 1), saved=Place(past=1), dy=Place(past=1), dx=Place(past=1))
         for layout in (Layout((37, lanes * 4)), odd):
             add(("shapes",), f"{lanes} lanes, {rows} rows", "softmax_backward", layout, algorithm="warp", tuning=tuning)
+# Several packs of 16 bits a lane, which not all have: all are asked for before the first is widened.
+for lanes, length in ((8, 136), (32, 296), (16, 360)):
+    for op in SUMS:
+        for dtypes in ("float16", "bfloat16", *MIXED[:3]):
+            odd = Layout((5, length - 3), saved=Place(past=3), dy=Place(past=3), dx=Place(past=3))
+            for layout in (Layout((5, length)), odd):
+                name, tuning = f"{lanes} lanes, {length} columns of {dtypes}", Tuning(lanes=lanes)
+                add(("shapes",), name, op, layout, dtypes, algorithm="warp", tuning=tuning)
 for lanes in (1, 2, 8, 32):
     for rows in (1, 2):
         tuning = Tuning(lanes=lanes, rows=rows, threads=64)

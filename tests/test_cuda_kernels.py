@@ -86,6 +86,15 @@ for lanes in (1, 2, 4, 8, 16, 32):
         odd = Layout((37, lanes * 4 - 1), past=(1, 1))
         tuning = Tuning(lanes=lanes, rows=rows, pack=4)
         add(("lanes",), f"{name}, odd", "log_softmax", odd, algorithm="warp", tuning=tuning)
+# Several packs of 16 bits a lane, which not all have: all are asked for before the first is widened.
+for lanes, length in ((8, 136), (8, 264), (16, 360), (32, 300)):
+    for op in SOFTMAX_FAMILY:
+        for dtype, result_dtype in (("float16", None), ("bfloat16", None), ("bfloat16", "float32")):
+            name = f"{lanes} lanes, {length} columns of {dtype}"
+            tuning = Tuning(lanes=lanes)
+            add(("lanes",), name, op, Layout((9, length)), dtype, result_dtype, algorithm="warp", tuning=tuning)
+            odd = Layout((9, length - 3), past=(3, 3))
+            add(("lanes",), f"{name}, odd", op, odd, dtype, result_dtype, algorithm="warp", tuning=tuning)
 # Rows by way of shared memory: widths from one element on, last warps and last rows that are not full.
 for lanes in (1, 2, 4, 8, 16, 32):
     for rows in (1, 2, 4):

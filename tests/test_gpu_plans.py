@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from gpu_layouts import GRADIENT_LAYOUTS, LAYOUTS, is_expected
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onepass.call import operands_like
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import Functor, Tuning, make_cuda_plan
+from onepass.cuda.rounding import halved_while_full
 from onepass.problem import ELEMENTWISE, GRADIENTS, contiguous_strides, make_problem, normalize_dims
 
 
@@ -83,6 +86,25 @@ CUTS = [
     ("log_softmax", (10000, 160), -1, "float32", "warp", {"lanes": 16}, "longer rows are many sooner"),
     ("log_softmax", (9800, 160), -1, "float32", "warp", {"lanes": 32}, "but not of fewer"),
     ("log_softmax", (10000, 160), -1, "float64", "warp", {"lanes": 32}, "nor doubles"),
+    ("log_softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 8, "packs": 3}, "half of 16, less left over"),
+    ("log_softmax", (40000, 264), -1, "float16", "warp", {"lanes": 8, "packs": 5}, "a quarter of 32"),
+    ("log_softmax", (40000, 360), -1, "bfloat16", "warp", {"lanes": 16, "packs": 3}, "8 would have six packs"),
+    ("log_softmax", (40000, 520), -1, "bfloat16", "warp", {"lanes": 16, "packs": 5}, "five at most"),
+    ("log_softmax", (40000, 664), -1, "bfloat16", "warp", {"lanes": 32, "packs": 3}, "not six"),
+    ("log_softmax", (40000, 456), -1, "bfloat16", "warp", {"lanes": 32, "packs": 2}, "as much left over"),
+    ("logsumexp", (40000, 456), -1, "bfloat16", "warp", {"lanes": 16, "packs": 4}, "as much, but nothing written"),
+    ("logsumexp", (40000, 200), -1, "bfloat16", "warp", {"lanes": 8, "packs": 4}, "the same of 16"),
+    ("log_softmax", (40000, 264), -1, "float32", "warp", {"lanes": 16, "packs": 5}, "float32"),
+    ("log_softmax", (40000, 136), -1, "float32", "warp", {"lanes": 16, "packs": 3}, "of that 16 at least"),
+    ("log_softmax", (9000, 264), -1, "bfloat16", "warp", {"lanes": 32, "packs": 2}, "not many rows: all 32"),
+    ("softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 16, "packs": 2}, "softmax, as much left over"),
+    ("softmax", (40000, 264), -1, "bfloat16", "warp", {"lanes": 32, "packs": 2}, "softmax, 24 elements a lane: not"),
+    ("softmax", (40000, 132), -1, "float32", "warp", {"lanes": 16, "packs": 3}, "softmax of float32"),
+    ("softmax", (40000, 260), -1, "float32", "warp", {"lanes": 32, "packs": 3}, "softmax of float32, 20 elements"),
+    ("sum", (40000, 136), -1, "bfloat16", "warp", {"lanes": 8}, "a sum, less left over"),
+    ("sum", (40000, 216), -1, "bfloat16", "warp", {"lanes": 16}, "a sum, as much"),
+    ("amax", (40000, 296), -1, "float16", "warp", {"lanes": 16}, "an extreme, four packs at most"),
+    ("sum", (40000, 136), -1, "float32", "warp", {"lanes": 16}, "a sum of float32"),
     ("softmax", (14000, 7), -1, "float32", "warp", {"lanes": 8}, "short ones, not so many"),
     ("softmax", (14000, 131), -1, "float32", "warp", {"lanes": 32}, "longer ones, not so many"),
     ("sum", (65536, 64), 0, "bfloat16", "strided_split", {"pack": 2, "across": 16}, "two tiles of tall columns"),
@@ -216,6 +238,41 @@ def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
     held = dict(plan.shape)
     assert plan.algorithm == algorithm, plan
     assert {name: held[name] for name in cut} == cut, plan
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "lanes"),
+    [
+        ((40000, 136), "bfloat16", 16),
+        ((40000, 264), "bfloat16", 32),
+        ((40000, 68), "float32", 16),
+        ((40000, 137), "float32", 32),
+        ((40000, 68), "float64", 32),
+    ],
+)
+def test_lanes_of_a_gradient_that_needs_no_sum(shape, dtype, lanes):
+    """Half of 32 where each would have two packs, or one and some lanes none; not of edges, nor doubles."""
+    assert dict(along_dim_1("logsumexp_backward", shape, dtype).shape)["lanes"] == lanes
+
+
+@given(
+    st.sampled_from((1, 2, 4, 8, 16, 32)),
+    st.integers(1, 300),
+    st.sampled_from((1, 4, 8, 16)),
+    st.integers(0, 8),
+    st.integers(0, 2),
+)
+def test_halves_of_parts(parts, units, fewest, most, gain):
+    left = halved_while_full(parts, units, fewest, most, gain)
+    assert parts % left == 0
+    steps = (parts // left).bit_length() - 1
+    each = -(-units // left)
+    if steps:
+        assert left >= fewest and each <= most
+        assert left * each + steps * gain <= parts * -(-units // parts)
+    if left >= 2 * fewest:  # and one more would not have done
+        half = -(-units // (left // 2))
+        assert half > most or left // 2 * half + gain > left * each
 
 
 def test_logarithms_of_sums_elsewhere():

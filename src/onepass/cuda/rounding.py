@@ -23,3 +23,15 @@ def ceil_div(a: int, b: int) -> int:
 def near_power(n: float) -> int:
     """The power of two that is nearest to n, as a factor; 1 at least."""
     return 1 << max(0, round(math.log2(max(1.0, n))))
+
+
+def halved_while_full(parts: int, units: int, fewest: int, most: int, gain: int) -> int:
+    """Halves a number of parts that share so many units, while at least `fewest` parts are left, none has more than
+    `most` units, and all have room for fewer units than before, by `gain` at least."""
+    while parts >= 2 * fewest:
+        half = parts // 2
+        each = ceil_div(units, half)
+        if each > most or half * each + gain > parts * ceil_div(units, parts):
+            break
+        parts = half
+    return parts

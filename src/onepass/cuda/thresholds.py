@@ -60,6 +60,26 @@ MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 120
 LANE_ELEMENTS = {"softmax": 8}
 OTHER_LANE_ELEMENTS = 16
 LANE_GROUP_BYTES = {2: 32, 4: 64, 8: 64}
+# Half of those lanes, and half again, where they have room for fewer packs, or no more: by operation and bytes of an
+# element, the fewest lanes, the most packs of one, and by how many packs there must be less room. H200, November 2026,
+# us, 120000 rows of bfloat16: log_softmax x 136, 8 lanes of 3 packs for 16 of 2, 28.8 to 22.1, x 264, 8 of 5 for 32 of
+# 2, 52.5 to 36.0, x 360, 16 of 3, 55.4 to 45.9, x 520, 16 of 5 for 32 of 3, 71.7 to 64.8; logsumexp 23.8 to 18.4, 42.9
+# to 26.4, 44.8 to 33.0 and 54.9 to 45.0, and with as much room, x 200, 8 of 4, 25.4 to 22.3, x 456, 16 of 4, 45.5 to
+# 39.2; softmax, with as much room, x 136 25.6 to 21.8, x 256 33.5 to 33.4, float32 x 132 41.4 to 36.0, x 188 47.8 to
+# 48.8, but with more than 16 elements of a lane 1.02 to 1.2 of the time; sum, 40000 rows, x 136 9.8 to 8.3, x 296, 16
+# of 3, 15.7 to 12.5, but with as much room x 216 10.4 to 11.3. With 6 packs of a lane and more, log_softmax x 664 to
+# x 1000 takes 1.01 to 1.1 of the time. logsumexp's gradient x 136 26.8 to 22.3, float32 x 68 29.6 to 23.4.
+FULL_LANES = {
+    ("softmax", 2): (16, 2, 0),
+    ("softmax", 4): (16, 4, 0),
+    ("log_softmax", 2): (8, 5, 1),
+    ("log_softmax", 4): (16, 5, 1),
+    ("logsumexp", 2): (8, 5, 0),
+    ("logsumexp", 4): (16, 5, 0),
+    ("plain", 2): (8, 4, 1),
+    ("logsumexp_backward", 2): (16, 2, 0),
+    ("logsumexp_backward", 4): (16, 2, 0),
+}
 # Of fewer, but so many for a multiprocessor, of up to NARROW_LENGTH elements, each of so many packs is for a lane of
 # its own; of more, a lane takes up to so many, by so many lanes at least: the fewer threads there are to start, the
 # sooner all are done. Up to so many elements shared memory gains nothing then. Of 420 random shapes, five operations,

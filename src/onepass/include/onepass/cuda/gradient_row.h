@@ -27,6 +27,20 @@ struct Source {
     __device__ __forceinline__ C one(int64 column) const { return widen<C>(x[kWide ? column : column * stride]); }
 
     template <int N>
+        requires(kWide && sizeof(In) < sizeof(C))
+    static __device__ WaitingPack<In, C, N, kWide> waiting() {
+        return {};
+    }
+    template <bool kOnce = false, int N>
+    __device__ __forceinline__ void ask(int64 column, WaitingPack<In, C, N, kWide>& to) const {
+        if constexpr (kWide) {
+            to.of = load_words<N, kOnce>(x + column);
+        } else {
+            pack(column, to.of.at);
+        }
+    }
+
+    template <int N>
     __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
         if constexpr (kWide) {
             load_pack(x + column, to);
@@ -37,12 +51,42 @@ struct Source {
     }
 };
 
+// A pack of each, that is looked at later.
+template <class C, int N, class WaitingDy, class WaitingSaved>
+struct WaitingBoth {
+    WaitingDy dy;
+    WaitingSaved saved;
+
+    __device__ __forceinline__ void get(Both<C> (&to)[N]) const {
+        C dy_values[N], saved_values[N];
+        dy.get(dy_values);
+        saved.get(saved_values);
+#pragma unroll
+        for (int i = 0; i < N; ++i) to[i] = {dy_values[i], saved_values[i]};
+    }
+};
+
 template <class C, class DySource, class SavedSource>
 struct BothReader {
     DySource dy;
     SavedSource saved;
 
     __device__ __forceinline__ Both<C> one(int64 column) const { return {dy.one(column), saved.one(column)}; }
+
+    template <int N>
+        requires requires {
+            DySource::template waiting<N>();
+            SavedSource::template waiting<N>();
+        }
+    static __device__ auto waiting() {
+        return WaitingBoth<C, N, decltype(DySource::template waiting<N>()),
+                           decltype(SavedSource::template waiting<N>())>();
+    }
+    template <bool kOnce = false, class Waiting>
+    __device__ __forceinline__ void ask(int64 column, Waiting& to) const {
+        dy.template ask<kOnce>(column, to.dy);
+        saved.template ask<kOnce>(column, to.saved);
+    }
 
     template <int N>
     __device__ __forceinline__ void pack(int64 column, Both<C> (&to)[N]) const {
@@ -150,16 +194,10 @@ class HeldBoth {
 
     template <class Row>
     __device__ __forceinline__ void load(const Row& row, int thread) {
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            const int pack = k * kThreads + thread;
-            if (!kPadded || pack < row.cut.packs) {
-                row.reader.pack(row.cut.pack_column(pack), packs_[k]);
-            } else {
-#pragma unroll
-                for (auto& both : packs_[k]) both = {C(0), C(0)};
-            }
-        }
+        if constexpr (kPadded) clear_packs();
+        load_packs(
+            row.reader, [&](int k) { return !kPadded || k * kThreads + thread < row.cut.packs; },
+            [&](int k) { return row.cut.pack_column(k * kThreads + thread); }, packs_);
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {
             const int edge = k * kThreads + thread;
@@ -169,11 +207,7 @@ class HeldBoth {
 
     // Of a row past the end.
     __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (auto& pack : packs_) {
-#pragma unroll
-            for (auto& both : pack) both = {C(0), C(0)};
-        }
+        clear_packs();
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) edges_[k] = {C(0), C(0)};
     }
@@ -208,6 +242,14 @@ class HeldBoth {
 
     Both<C> packs_[kPacks][N];
     Both<C> edges_[kEdges > 0 ? kEdges : 1];
+
+    __device__ __forceinline__ void clear_packs() {
+#pragma unroll
+        for (auto& pack : packs_) {
+#pragma unroll
+            for (auto& both : pack) both = {C(0), C(0)};
+        }
+    }
 };
 
 }  // namespace onepass::cuda

@@ -4,6 +4,7 @@
 // neither a maximum nor a sum of exponentials.
 #pragma once
 
+#include "load_store.h"
 #include "pack.h"
 #include "reduce.h"
 #include "sum.h"
@@ -21,11 +22,9 @@ class Held {
     __device__ __forceinline__ void load(const Reader& reader, const RowCut& cut, int thread) {
         const int64 first = cut.pack_column(thread);
         const int whole = static_cast<int>(cut.packs);
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            if (!kPadded || k * kThreads + thread < whole)
-                reader.template pack<kOnce>(first + k * (kThreads * N), packs[k]);
-        }
+        load_packs<kOnce>(
+            reader, [=](int k) { return !kPadded || k * kThreads + thread < whole; },
+            [=](int k) { return first + k * (kThreads * N); }, packs);
 #pragma unroll
         for (int k = 0; k < kEdges; ++k) {
             const int edge = k * kThreads + thread;

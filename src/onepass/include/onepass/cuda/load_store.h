@@ -75,13 +75,20 @@ struct Reader {
 
     __device__ __forceinline__ C one(int64 column) const { return load(widen<C>(x[column]), row, column); }
 
-    // A pack that is looked at later.
+    // What a pack of memory that is looked at later waits in, as decltype(reader.waiting<N>()): less than its values.
     template <int N>
+        requires(kAsRead && !kShared && sizeof(In) < sizeof(C))
+    static __device__ WaitingPack<In, C, N, kAsRead> waiting() {
+        return {};
+    }
+
+    // kOnce: as load_words'.
+    template <bool kOnce = false, int N>
     __device__ __forceinline__ void ask(int64 column, WaitingPack<In, C, N, kAsRead>& to) const {
         if constexpr (kAsRead) {
-            to.of = load_words<N>(x + column);
+            to.of = load_words<N, kOnce>(x + column);
         } else {
-            pack(column, to.of.at);
+            pack<kOnce>(column, to.of.at);
         }
     }
 
@@ -102,6 +109,34 @@ struct Reader {
         }
     }
 };
+
+// Reads those packs of a row that are there. What is widened is all asked for before: of a load and what is done to it
+// a compiler may make a branch, and wait in it. H200: 40000 rows of 360 bfloat16, their gradient 30.1 us to 26.8,
+// logsumexp of float16 18.6 to 14.1; but packs of float32, or a single one, lost by it up to 1.11 of the time.
+template <bool kOnce = false, class Reader, class There, class Column, class V, int kPacks, int N>
+__device__ __forceinline__ void load_packs(const Reader& reader, There there, Column column, V (&packs)[kPacks][N]) {
+    if constexpr (kPacks > 1 && requires { reader.template waiting<N>(); }) {
+        decltype(reader.template waiting<N>()) asked[kPacks];
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (there(k)) reader.template ask<kOnce>(column(k), asked[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (there(k)) asked[k].get(packs[k]);
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (!there(k)) continue;
+            if constexpr (kOnce) {
+                reader.template pack<kOnce>(column(k), packs[k]);
+            } else {
+                reader.pack(column(k), packs[k]);
+            }
+        }
+    }
+}
 
 template <class Out, class C, class Store, bool kShared = false>
 struct Writer {

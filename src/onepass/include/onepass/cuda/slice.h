@@ -15,10 +15,15 @@ struct From {
     Whole whole;
     int64 begin;
 
+    template <int N>
+        requires requires { Whole::template waiting<N>(); }
+    static __device__ auto waiting() {
+        return Whole::template waiting<N>();
+    }
     __device__ __forceinline__ auto one(int64 column) const { return whole.one(begin + column); }
-    template <class WaitingPack>
-    __device__ __forceinline__ void ask(int64 column, WaitingPack& to) const {
-        whole.ask(begin + column, to);
+    template <bool kOnce = false, class Waiting>
+    __device__ __forceinline__ void ask(int64 column, Waiting& to) const {
+        whole.template ask<kOnce>(begin + column, to);
     }
     template <class C>
     __device__ __forceinline__ void one(int64 column, C value) const {
