@@ -26,18 +26,15 @@ struct Source {
 
     __device__ __forceinline__ C one(int64 column) const { return widen<C>(x[kWide ? column : column * stride]); }
 
+    // As a Reader's.
     template <int N>
         requires(kWide && sizeof(In) < sizeof(C))
-    static __device__ WaitingPack<In, C, N, kWide> waiting() {
+    static __device__ WaitingPack<In, C, N, true> waiting() {
         return {};
     }
-    template <bool kOnce = false, int N>
-    __device__ __forceinline__ void ask(int64 column, WaitingPack<In, C, N, kWide>& to) const {
-        if constexpr (kWide) {
-            to.of = load_words<N, kOnce>(x + column);
-        } else {
-            pack(column, to.of.at);
-        }
+    template <bool kOnce, int N>
+    __device__ __forceinline__ void ask(int64 column, WaitingPack<In, C, N, true>& to) const {
+        to.of = load_words<N, kOnce>(x + column);
     }
 
     template <int N>
@@ -82,7 +79,7 @@ struct BothReader {
         return WaitingBoth<C, N, decltype(DySource::template waiting<N>()),
                            decltype(SavedSource::template waiting<N>())>();
     }
-    template <bool kOnce = false, class Waiting>
+    template <bool kOnce, class Waiting>
     __device__ __forceinline__ void ask(int64 column, Waiting& to) const {
         dy.template ask<kOnce>(column, to.dy);
         saved.template ask<kOnce>(column, to.saved);
