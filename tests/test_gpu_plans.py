@@ -275,6 +275,14 @@ def test_halves_of_parts(parts, units, fewest, most, gain):
         assert half > most or left // 2 * half + gain > left * each
 
 
+def test_doubles_have_a_lane_for_each_pack_as_before():
+    """Whatever their input is: nothing was measured of what takes two registers an element."""
+    for op, length, dtype, lanes in (("log_softmax", 264, "float32", 32), ("log_softmax", 136, "bfloat16", 16)):
+        for result, expected in ((dtype, lanes // 2), ("float64", lanes)):
+            problem = make_problem(op, dtype, (40000, length), (1,), result_dtype=result)
+            assert dict(make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).shape)["lanes"] == expected
+
+
 def test_logarithms_of_sums_elsewhere():
     """What a block of fewer threads cannot hold is walked along; packs of four spill on GPUs that came later."""
 

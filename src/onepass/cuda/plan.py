@@ -10,8 +10,8 @@ from .plan_gradient import plan_gradient
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
-from .plan_warp_smem import few_elements_a_row, many_for_lanes, many_short_rows, plan_short_rows
-from .rounding import ceil_div, ceil_power, floor_power, halved_while_full
+from .plan_warp_smem import few_elements_a_row, full_lanes, many_for_lanes, many_short_rows, plan_short_rows
+from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     BLOCK_REGISTERS,
     FEW_ROWS_PER_MULTIPROCESSOR,
@@ -20,7 +20,6 @@ from .thresholds import (
     FEWEST_PEELED_LANES,
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
-    FULL_LANES,
     HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR,
     LANE_ELEMENTS,
     LANE_GROUP_BYTES,
@@ -262,14 +261,7 @@ def _lanes(choice: Choice, packs: int, pack: int, alignment: str) -> int:
     if few_elements_a_row(choice):
         return 1
     least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
-    return _full_lanes(choice, min(most, max(least, _lanes_for_elements(choice))), packs)
-
-
-def _full_lanes(choice: Choice, lanes: int, packs: int) -> int:
-    """As many, or fewer where those have less that is left over."""
-    kind = "plain" if choice.problem.op in REDUCTIONS else choice.problem.op
-    full = FULL_LANES.get((kind, choice.x_size))
-    return halved_while_full(lanes, packs, *full) if full else lanes
+    return full_lanes(choice, min(most, max(least, _lanes_for_elements(choice))), packs)
 
 
 def _lanes_for_elements(choice: Choice) -> int:

@@ -9,13 +9,12 @@ from .plan_gradient_split import block_registers, gradient_shares_pay, plan_grad
 from .plan_gradient_strided import plan_gradient_strided
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
-from .plan_warp_smem import plan_short_rows
-from .rounding import ceil_power, halved_while_full
+from .plan_warp_smem import full_lanes, plan_short_rows
+from .rounding import ceil_power
 from .team_thresholds import CLUSTERED_GRADIENT_LENGTH
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
-    FULL_LANES,
     GRADIENT_SEGMENT_PACKS,
     LONE_THREADS,
     LOOP_THREADS,
@@ -335,11 +334,8 @@ def _plan_segments(choice: Choice) -> CudaPlan:
     pack, alignment, _, wide_saved = _row_access(choice)
     packs = max(1, length // pack)
     threads = tuning.threads or WARP_THREADS
-    lanes = min(32, ceil_power(packs))
-    full = FULL_LANES.get(("logsumexp_backward", choice.x_size))
-    if full and alignment == "whole" and choice.registers_per_element == 1:
-        lanes = halved_while_full(lanes, packs, *full)
-    lanes = tuning.lanes or lanes
+    most = min(32, ceil_power(packs))
+    lanes = tuning.lanes or (full_lanes(choice, most, packs) if alignment == "whole" else most)
     per_lane = min(-(-packs // lanes), GRADIENT_SEGMENT_PACKS)
     segments = -(-packs // (lanes * per_lane))
     choice.why.append(

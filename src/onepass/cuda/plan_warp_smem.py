@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from ..problem import GRADIENTS, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, build
-from .rounding import ceil_div, ceil_power, floor_power
+from .rounding import ceil_div, ceil_power, floor_power, halved_while_full
 from .thresholds import (
     ACCESS_BYTES,
     BUSY_SLAB_GROUPS,
     FEWEST_BUSY_SLAB_GROUPS,
     FORCED_WARP_REGISTERS,
+    FULL_LANES,
     LARGEST_SLAB_TEAM,
     LONG_TINY_ROW,
     MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
@@ -58,6 +59,15 @@ def many_short_rows(choice: Choice) -> bool:
 def many_for_lanes(choice: Choice) -> bool:
     """Enough for few lanes of a warp each."""
     return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+
+
+def full_lanes(choice: Choice, lanes: int, packs: int) -> int:
+    """So many lanes of a warp for a row of whole packs, or fewer where those have less that is left over."""
+    kind = "plain" if choice.problem.op in REDUCTIONS else choice.problem.op
+    full = FULL_LANES.get((kind, choice.x_size))
+    if full is None or choice.registers_per_element > 1:
+        return lanes
+    return halved_while_full(lanes, packs, *full)
 
 
 def _several_short_rows(choice: Choice) -> bool:
