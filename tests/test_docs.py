@@ -2,6 +2,8 @@
 
 import doctest
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 from helpers import run_python
@@ -9,6 +11,7 @@ from helpers import run_python
 import onepass
 import onepass.reference
 
+HERE = Path(__file__).resolve().parents[1]
 PUBLIC = [getattr(onepass, name) for name in onepass.__all__]
 
 
@@ -26,6 +29,21 @@ def test_the_examples_of_the_reference_run():
     result = doctest.testmod(onepass.reference)
     assert result.attempted >= 7
     assert result.failed == 0
+
+
+def test_the_examples_of_the_tour_run():
+    result = doctest.testfile(str(HERE / "docs" / "how-it-works.md"), module_relative=False)
+    assert result.attempted >= 15
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("text", ["README.md", "CONTRIBUTING.md", "docs/how-it-works.md", "benchmarks/README.md"])
+def test_every_source_file_that_a_text_names_is_there(text):
+    named = set(re.findall(r"`([\w./-]+\.(?:h|py|cpp|sh|html|csv))`", (HERE / text).read_text()))
+    folders = ("src", "csrc", "tests", "tools", "benchmarks", "examples")
+    there = [path.as_posix() for folder in folders for path in (HERE / folder).rglob("*.*")]
+    assert named
+    assert [name for name in sorted(named) if not any(path.endswith("/" + name) for path in there)] == []
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=onepass.__all__)
