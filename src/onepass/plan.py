@@ -111,7 +111,9 @@ _NONTEMPORAL_BYTES = 16 << 20
 # 1.4; 40000 x 64, 29 MiB, 0.8.
 _NONTEMPORAL_TIMES_OF_SOFTMAX_GRADIENT = 1.5
 _CACHE_LINE = 64
-# Fewer elements than this and waking a second thread costs more than it saves.
+# Fewer elements than this and waking a second thread costs more than it saves. Measured on a Zen 5, us by one thread
+# and by two, softmax of 24x1000 float32 called in a loop 3.8 and 4.2, after 300 us of something else 3.9 and 12.3;
+# log_softmax of 15x3x544, dim 1, 10.6 and 6.8, but 10.6 and 18.5; amid torch's operators, on its threads, 13.8 and 9.9.
 _PARALLEL_ELEMENTS = 1 << 15
 # `split` when there are fewer rows than this per thread.
 _ROWS_PER_THREAD = 4

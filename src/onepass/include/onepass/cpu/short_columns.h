@@ -17,7 +17,10 @@ namespace onepass {
 inline namespace ONEPASS_ISA {
 
 // Rows of columns that lie side by side, and where those begin that are soon to be read: rows this short end too often
-// for the processor to look ahead by itself.
+// for the processor to look ahead by itself. They are fetched beside the pass that computes most. Beside the other one
+// they were asked for in a burst, which the loads behind it had to wait for, and nothing beside the long pass. Measured
+// on a Zen 5, times by one thread and by two over those of that: logsumexp of 6x16x70000, dim 1, 0.51 and 0.59,
+// log_softmax 0.52 and 0.71, of 5109x8x320 0.91 and 0.89, its gradient 0.52 and 0.77, of 4096x8x128 0.45 and 0.64.
 template <class T>
 struct ShortRowsOf {
     T* at;
@@ -74,10 +77,13 @@ class ShortColumns {
     static constexpr std::int64_t kMostRows = TileGrid<T>::kBlock;
     static constexpr int kMostVectors = kVectorBytes == 64 ? 8 : 4;  // a quarter of the registers
     static constexpr int kMostSums = kWide ? kMostVectors : 8;       // of gradients, which hold nothing else
-    // Gradients compute so little that fetching shows. Measured on a Zen 3 (AVX2), one thread, times without over times
-    // with: softmax's of 64x12x100, dim 1, 0.77, 2048x12x100 0.81, 4096x8x128 0.80, 256x3x1000 0.74. Nor do softmax and
-    // log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2). Wider vectors fetch, as they were measured.
-    static constexpr bool kGradientsFetch = kVectorBytes == 64;
+    // softmax's computes so little that fetching shows. Measured on a Zen 3 (AVX2), one thread, when it was done beside
+    // the sums, times without over times with: 64x12x100, dim 1, 0.77, 2048x12x100 0.81, 4096x8x128 0.80, 256x3x1000
+    // 0.74. Nor do softmax and log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2). Wider vectors fetch,
+    // as they were measured, and so does log_softmax's: by AVX2 on a Zen 5, times with over times without, by one
+    // thread and by two, 5109x8x320 0.30 and 0.50, 2048x12x100 0.74 and 0.80, 64x12x1000, in the cache, 1.01 and 1.03.
+    template <class RowOp>
+    static constexpr bool kGradientFetches = kVectorBytes == 64 || !RowOp::kOfProducts;
 
     std::int64_t rows;
     int width;
@@ -266,7 +272,6 @@ class ShortColumns {
         V shift[kCount];
         for (V& m : shift) m = -kInfinity<C>;
         for (std::int64_t d = 0; d < rows; ++d) {
-            x.fetch(d, j, kCount * W);
             for (int k = 0; k < kCount; ++k) {
                 shift[k] = max(vector_of<kCount, T>(x.row(d) + j, k, lanes, -kInfinity<C>), shift[k]);
             }
@@ -278,6 +283,7 @@ class ShortColumns {
         const auto zero = anchor_at(V(C(0)), true);
         LosslessColumnSum<C> sum[kCount];
         for (std::int64_t d = 0; d < rows; ++d) {
+            x.fetch(d, j, kCount * W);
             for (int first = 0; first < kCount; first += kFew) {
                 V v[kFew];
                 for (int k = 0; k < kFew; ++k) {
@@ -325,10 +331,7 @@ class ShortColumns {
     ONEPASS_INLINE void add_up(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j, int lanes,
                                std::int64_t begin, std::int64_t end, Sum (&sum)[kCount], Beside&& beside) const {
         for (std::int64_t d = begin; d < end; ++d) {
-            if constexpr (kGradientsFetch) {
-                dy.fetch(d, j, kCount * W);
-                saved.fetch(d, j, kCount * W);
-            }
+            if constexpr (kGradientFetches<RowOp> && RowOp::kOfProducts) dy.fetch(d, j, kCount * W);
             for (int k = 0; k < kCount; ++k) {
                 const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {
@@ -345,6 +348,10 @@ class ShortColumns {
     ONEPASS_INLINE void write_gradient(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j,
                                        int lanes, const RowOp (&op)[kCount]) const {
         write<kCount, kMayPass>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
+            if constexpr (kGradientFetches<RowOp>) {
+                saved.fetch(d, j + k * W, W);
+                if constexpr (!RowOp::kOfProducts) dy.fetch(d, j + k * W, W);
+            }
             return op[k](vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)),
                          vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0)));
         });
