@@ -88,11 +88,11 @@ class FoldedRows {
 
     // Calls visit(vector, whether it is the last) for a row, of whose vectors the first `span_` lanes are its own. The
     // last one ends with the row and may take some for a second time, all but those in `fresh_`. Vectors reach past a
-    // row, but not past the last one.
+    // row, but not past the last one; whole ones do not.
     template <class Visit>
     ONEPASS_INLINE void visit_row(std::int64_t r, Visit&& visit) const {
         const T* x = x_ + r * elements_;
-        T copy[kMostFolded + W];
+        T copy[kMostFolded<T> + W];
         if (r >= first_cut_) x = copied(x, copy);
         for (int at = 0; at < last_; at += span_) visit(load(x + at), false);
         visit(load(x + last_), true);
