@@ -289,7 +289,8 @@ def test_plain_reductions_down_columns_of_any_number(op, dtype):
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_plain_reductions_of_interleaved_rows(op, dtype):
     """Rows of whole vectors of steps are folded by halves; the last one is whole, or ends within a vector."""
-    for length, inner in itertools.product((65, 100, 300, 1024, 1030), (2, 3, 5, 8, 13, 16)):
+    lengths = itertools.product((65, 100, 300, 1024, 1030), (2, 3, 5, 8, 13, 16))
+    for length, inner in (*lengths, (877, 7), (4681, 7), (2048, 16)):  # the longest that are folded
         x = np.abs(random_array((5, length, inner), dtype, seed=length + inner))
         x[1, length - 1, inner - 1] = np.nan
         x[2, length // 2, 0] = np.inf
@@ -330,11 +331,16 @@ def test_plain_reductions_of_a_few_steps_of_a_few_elements(op, dtype):
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_a_few_steps_of_a_few_elements_by_any_number_of_threads(op, threads):
     """Ranges of threads end anywhere: bits are the same."""
-    x = random_array((20_011, 5, 4))
+    for shape in ((20_011, 5, 4), (37, 877, 7)):
+        check_any_number_of_threads(op, shape, threads)
+
+
+def check_any_number_of_threads(op, shape, threads):
+    x = random_array(shape)
     seen = []
     for n in (1, 2, 3, 7):
         threads(n)
-        out = nan_filled((20_011, 4), x.dtype)
+        out = nan_filled((shape[0], shape[2]), x.dtype)
         getattr(onepass, op)(x, 1, out=out)
         seen.append(out)
     assert all(same_bits(seen[0], other) for other in seen[1:])

@@ -158,9 +158,12 @@ class FoldedRows {
 
     template <int kHalvings, int kSign>
     ONEPASS_INLINE void extremes(std::int64_t begin, std::int64_t end) const {
-        constexpr std::int64_t kRows = 64;  // between looks for NaN
-        for (std::int64_t first = begin; first < end; first += kRows) {
-            const std::int64_t stop = first + kRows < end ? first + kRows : end;
+        // Between looks for NaN: no more than is still in a near cache when one is found.
+        constexpr int kRows = 64, kElements = 4096;
+        const int fit = kElements / elements_;
+        const int rows = fit < 1 ? 1 : fit < kRows ? fit : kRows;
+        for (std::int64_t first = begin; first < end; first += rows) {
+            const std::int64_t stop = first + rows < end ? first + rows : end;
             V nan = C(0);
             for (std::int64_t r = first; r < stop; ++r) {
                 V best = -kSign * kInfinity<C>;
@@ -177,11 +180,23 @@ class FoldedRows {
 
     void put_nans(std::int64_t begin, std::int64_t end) const {
         for (std::int64_t r = begin; r < end; ++r) {
-            for (int e = 0; e < elements_; ++e) {
-                const T value = x_[r * elements_ + e];
-                const float f = to_float(value);
-                if (f != f) y_[r * inner_ + e % inner_] = value;
+            for (int e = 0; e < elements_; e += kLookedAt) {
+                const int n = elements_ - e < kLookedAt ? elements_ - e : kLookedAt;
+                if (n < kLookedAt || any_nan(x_ + r * elements_ + e)) put_nans_of(r, e, e + n);
             }
+        }
+    }
+    static constexpr int kLookedAt = 4 * W;
+    static bool any_nan(const T* x) {
+        V nan = C(0);
+        for (int i = 0; i < kLookedAt; i += W) nan = nan_or(load(x + i), nan);
+        return reduce_sum(nan) != 0;
+    }
+    void put_nans_of(std::int64_t r, int begin, int end) const {
+        for (int e = begin; e < end; ++e) {
+            const T value = x_[r * elements_ + e];
+            const float f = to_float(value);
+            if (f != f) y_[r * inner_ + e % inner_] = value;
         }
     }
 

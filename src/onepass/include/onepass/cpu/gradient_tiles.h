@@ -445,8 +445,9 @@ class GradientTiles : TileGrid<T> {
         Unit u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
             const Unit next = i + 1 < end ? unit(i + 1) : u;
-            add_up<RowOp>(u, 0, tile_rows(), sums,
-                          {*this, fetches ? &next : nullptr, i == begin ? nullptr : &ready, &columns, joined});
+            add_up<RowOp>(
+                u, 0, tile_rows(), sums,
+                {*this, fetches && i + 1 < end ? &next : nullptr, i == begin ? nullptr : &ready, &columns, joined});
             finish_totals(u, sums);
             set_columns(u, sums.total, columns);
             ready = u;

@@ -17,10 +17,11 @@ namespace onepass {
 inline namespace ONEPASS_ISA {
 
 // Rows of columns that lie side by side, and where those begin that are soon to be read: rows this short end too often
-// for the processor to look ahead by itself. They are fetched beside the pass that computes most. Beside the other one
-// they were asked for in a burst, which the loads behind it had to wait for, and nothing beside the long pass. Measured
-// on a Zen 5, times by one thread and by two over those of that: logsumexp of 6x16x70000, dim 1, 0.51 and 0.59,
-// log_softmax 0.52 and 0.71, of 5109x8x320 0.91 and 0.89, its gradient 0.52 and 0.77, of 4096x8x128 0.45 and 0.64.
+// for the processor to look ahead by itself. They are fetched beside the pass with the exponentials; of softmax's
+// gradient, which has none, one array beside each. Beside the pass that loads they were asked for in a burst, which its
+// loads had to wait for, and nothing beside the longer one. Measured on a Zen 5, times over those of that, by one
+// thread and by two: logsumexp of 6x16x70000, dim 1, 0.51 and 0.59, log_softmax 0.52 and 0.71, of 5109x8x320 0.91 and
+// 0.89, its gradient 0.52 and 0.77, of 4096x8x128 0.45 and 0.64.
 template <class T>
 struct ShortRowsOf {
     T* at;
@@ -77,11 +78,12 @@ class ShortColumns {
     static constexpr std::int64_t kMostRows = TileGrid<T>::kBlock;
     static constexpr int kMostVectors = kVectorBytes == 64 ? 8 : 4;  // a quarter of the registers
     static constexpr int kMostSums = kWide ? kMostVectors : 8;       // of gradients, which hold nothing else
-    // softmax's computes so little that fetching shows. Measured on a Zen 3 (AVX2), one thread, when it was done beside
-    // the sums, times without over times with: 64x12x100, dim 1, 0.77, 2048x12x100 0.81, 4096x8x128 0.80, 256x3x1000
-    // 0.74. Nor do softmax and log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2). Wider vectors fetch,
-    // as they were measured, and so does log_softmax's: by AVX2 on a Zen 5, times with over times without, by one
-    // thread and by two, 5109x8x320 0.30 and 0.50, 2048x12x100 0.74 and 0.80, 64x12x1000, in the cache, 1.01 and 1.03.
+    // softmax's gradient computes so little that fetching shows. Measured on a Zen 3 (AVX2), one thread, when both were
+    // fetched beside the sums, times without over times with: 64x12x100, dim 1, 0.77, 2048x12x100 0.81, 4096x8x128
+    // 0.80, 256x3x1000 0.74. Nor do softmax and log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2).
+    // Wider vectors fetch, as they were measured, and so does log_softmax's: by AVX2 on a Zen 5, times with over times
+    // without, by one thread and by two, 5109x8x320 0.30 and 0.50, 2048x12x100 0.74 and 0.80, 64x12x1000, in the
+    // cache, 1.01 and 1.03.
     template <class RowOp>
     static constexpr bool kGradientFetches = kVectorBytes == 64 || !RowOp::kOfProducts;
 

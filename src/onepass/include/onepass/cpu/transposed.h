@@ -101,12 +101,11 @@ inline bool transposes(const Job& job) {
 // instructions for it; not of float64, whose sums are compensated.
 template <class T>
 constexpr bool kFolds = kLookupLanes == kLanes<float> && sizeof(Compute<T>) == 4;
-// Elements of a row, and of one of whole vectors, of which none is looked at twice. Of longer ones several vectors at a
-// time (tiles.h) are faster by AVX2: sums of 1024x300x3, dim 1, 64 us for 79 on a Zen 4; by AVX-512 folding takes 50
-// for 80, of 500x1000x4 61 for 96. On a Zen 5, two threads, times of folding over those of tiles: float32, AVX-512,
-// sums of 2500x300x16 0.64, 2222x600x9 0.71, 2500x400x12 0.89, 2000x600x10 0.96, 1500x800x10 1.16, 1600x1500x5 1.11,
-// 750x1000x16 0.90, 375x2000x16 0.95, by one thread 1.04, maxima up to 0.1 less. bfloat16, 1600x1500x10 0.80,
-// 800x10000x3 0.87, 750x2000x16 0.66; by AVX2 8000x1000x3 0.80, 1600x5000x3 1.11.
+// Elements of a row, and of one whose steps fill whole vectors. Of longer ones several vectors at a time (tiles.h) are
+// faster. Measured with two threads, times of folding over those of tiles. AVX-512, a Zen 5: float32 sums of 2222x600x9
+// 0.71, 2000x600x10 0.96, 1500x800x10 1.16, 750x1000x16 0.90, 375x2000x16 0.95 and by one thread 1.04, maxima up to 0.1
+// less; bfloat16 1600x1500x10 0.80, 800x10000x3 0.87, 750x2000x16 0.66. AVX2: float32 1024x300x3 1.2 on a Zen 4;
+// bfloat16 8000x1000x3 0.80, 1600x5000x3 1.11 on a Zen 5.
 template <class T>
 constexpr int kMostFolded = kVectorBytes == 64 ? (sizeof(T) == 2 ? 32768 : 6144) : (sizeof(T) == 2 ? 4096 : 512);
 template <class T>
