@@ -328,14 +328,10 @@ def test_plain_reductions_of_a_few_steps_of_a_few_elements(op, dtype):
             assert (out[rows] == 7).all(), (inner, length, rows)  # nothing is written behind the results
 
 
+@pytest.mark.parametrize("shape", [(20_011, 5, 4), (37, 877, 7)])
 @pytest.mark.parametrize("op", REDUCTIONS)
-def test_a_few_steps_of_a_few_elements_by_any_number_of_threads(op, threads):
+def test_a_few_steps_of_a_few_elements_by_any_number_of_threads(op, shape, threads):
     """Ranges of threads end anywhere: bits are the same."""
-    for shape in ((20_011, 5, 4), (37, 877, 7)):
-        check_any_number_of_threads(op, shape, threads)
-
-
-def check_any_number_of_threads(op, shape, threads):
     x = random_array(shape)
     seen = []
     for n in (1, 2, 3, 7):
