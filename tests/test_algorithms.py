@@ -132,8 +132,9 @@ CHOICES = [
     ("logsumexp", (64, 1000, 196), "float32", 1, "strided", "a reduction with an inner dim"),
     ("softmax", (2, 128_256, 16), "float32", 1, "packed", "16 rows lie interleaved"),
     ("softmax", (1000, 100, 3), "float32", 1, "packed", "3 rows lie interleaved"),
-    ("sum", (4096, 8), "float32", -1, "registers", "one vector or two, added up"),
-    ("amax", (4096, 2 * _engine.vector_bytes()), "float32", -1, "row", "eight vectors, compared on the way"),
+    ("sum", (4096, 5), "float32", -1, "registers", "a part of a vector, added up"),
+    ("sum", (4096, 2 * _engine.vector_bytes()), "float32", -1, "row", "eight vectors, added up on the way"),
+    ("amax", (4096, 5 * _engine.vector_bytes()), "float32", -1, "row", "twenty vectors, compared on the way"),
     ("softmax", (32, 256, 56, 56), "float32", None, "split", "everything is one row"),
     ("softmax", (100, 20, 30), "float32", (1, 2), "row", "two dims that are one in memory"),
 ]

@@ -15,7 +15,7 @@ from helpers import (
     random_array,
     same_bits,
 )
-from test_algorithms import LANES, longest_in_registers
+from test_algorithms import longest_in_registers
 from ulp import max_ulp
 
 import onepass
@@ -64,9 +64,8 @@ def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
 @pytest.mark.parametrize("algorithm", ["registers", "row"])
 def test_plain_reductions_of_short_rows(algorithm, op, dtype, monkeypatch):
     """Of any number of vectors that a kernel knows by name, and one more: a batch at a time, and row by row."""
-    of_rows = 8 if algorithm == "registers" else 0
-    monkeypatch.setattr(plan, "_register_vectors", lambda *_: of_rows)
     lanes = _engine.vector_bytes() // (8 if dtype == "float64" else 4)
+    monkeypatch.setattr(plan, "_register_row", lambda *_: 8 * lanes if algorithm == "registers" else 0)
     for length in (vectors * lanes + rest for vectors in range(1, 8) for rest in (-1, 0, 1)):
         if length <= 16:  # transposed
             continue
@@ -79,10 +78,39 @@ def test_plain_reductions_of_short_rows(algorithm, op, dtype, monkeypatch):
         assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], length
 
 
-@pytest.mark.parametrize(("dtype", "rows", "algorithm"), [
-    ("float32", 1_000, "registers"),
-    ("float32", 10_000_000, "row"),
-    ("bfloat16", 10_000_000, "registers"),
+# (operation, dtype, rows) -> the longest that are read a batch at a time, by bytes of a vector.
+LONGEST = [
+    ("sum", "float32", 1000, {64: 15, 32: 7, 16: 7}),
+    ("mean", "float32", 10_000_000, {64: 15, 32: 7, 16: 7}),
+    ("sum", "bfloat16", 1000, {64: 31, 32: 8, 16: 8}),
+    ("sum", "float64", 1000, {64: 16, 32: 12, 16: 12}),
+    ("amax", "float32", 1000, {64: 64, 32: 64, 16: 32}),
+    ("amin", "float32", 10_000_000, {64: 16, 32: 7, 16: 7}),
+    ("amax", "float16", 1000, {64: 128, 32: 15, 16: 15}),
+    ("amax", "float64", 1000, {64: 7, 32: 3, 16: 3}),
+]
+
+
+@pytest.mark.parametrize(("op", "dtype", "rows", "longest"), LONGEST)
+def test_longer_rows_are_reduced_one_by_one(op, dtype, rows, longest):
+    length = longest[_engine.vector_bytes()]
+    assert onepass.explain(op, (rows, length), dtype).plan.algorithm == "registers"
+    assert onepass.explain(op, (rows, length + 1), dtype).plan.algorithm == "row"
+
+
+@pytest.mark.parametrize("length", [20, 100])
+@pytest.mark.parametrize(("dtype", "half", "little"), [
+    ("bfloat16", 2.0**-8, 2.0**-30),
+    ("float16", 2.0**-11, 2.0**-24),
 ])  # fmt: skip
-def test_short_rows_from_memory_are_added_up_one_by_one(dtype, rows, algorithm):
-    assert onepass.explain("sum", (rows, 2 * LANES), dtype).plan.algorithm == algorithm
+def test_sums_are_rounded_once(dtype, half, little, length):
+    """Half a unit and a little more, which float32 does not hold: results side by side, and each by itself."""
+    x = np.zeros((70, length), DTYPES[dtype])
+    x[:, 1], x[:, 5], x[:, 8] = 1, half, little
+    x[33] *= -1
+    for out in (nan_filled(70, x.dtype), nan_filled(140, x.dtype)[::2]):
+        onepass.sum(x, out=out)
+        assert _engine.last_algorithm() in ("registers", "row")
+        expected = np.full(70, 1 + 2 * half)
+        expected[33] *= -1
+        np.testing.assert_array_equal(out.astype(np.float64), expected)

@@ -24,13 +24,19 @@ _SOFTMAX_REGISTER_VECTORS = 16
 # of `row` over times of these, softmax's in float32: rows of 400 1.4 from L2, 1.1 from L3, from memory 1.35 by one
 # thread and 0.95 by two; of 512 1.3, 1.1, 1.35 and 0.93; of 1000 1.2, 0.9 to 1.1, 1.1 and 0.85.
 _GRADIENT_REGISTER_VECTORS = 32
-# And of sums and maxima in 32 bits or more, by which a batch computes so little that the processor reads it in bursts,
-# which from memory takes twice as long as `row` does. Measured on a Zen 4, float32, times of `row` over times of
-# `registers`: sums from L3 rows of 17 1.15, of 48 1.05, of 64 0.91; maxima 1.7, 1.4 and 1.6, of 100 1.7; from memory
-# sums of 17 0.84, of 32 0.6, maxima 1.2 and 0.75. In 16 bits, half as much to read, a batch is faster from anywhere.
-_SUM_REGISTER_VECTORS = 3
-_EXTREME_REGISTER_VECTORS = 7
-_REDUCE_REGISTER_VECTORS_FROM_MEMORY = 1
+# And of plain reductions, in elements: by bytes of one, for vectors of 64 bytes and for shorter ones. A batch computes
+# so little that it reads memory in bursts, slower than `row` by 1.5 to 2.5. Measured on a Zen 5, times of `row` over
+# times of `registers` from L2, from L3 and from memory, one thread and two. AVX-512: float32 sums of 12 1.2, 1.3 and
+# 3.4 to 4, of 16 0.85, 0.83 and 0.7 to 0.9, of 17 to 31 1.1, 1.05 and 0.4 to 0.6; maxima of 17 to 48 1.8 to 1.2, 1.7 to
+# 1.1 and 0.6 to 1.3, of 64 1.2, 0.9 and 0.5, of 96 0.95 and 0.83; bfloat16 sums of 17 to 24 1.05, of 32 0.8 to 0.9, of
+# 64 and more 0.6 to 0.9, maxima of 64 1.25, of 128 1.05; float64 sums of 9 to 16 3.2 to 2.5, of 17 1.0, maxima of 5
+# 0.9, 1.0 and 3.1, of 8 and more 0.5 to 0.9. AVX2: float32 sums of 6 0.73, 0.76 and 2.3, of 8 to 24 0.5 to 0.8, maxima
+# of 6 1.1, 1.1 and 2.5, of 8 to 16 0.8 to 0.95, of 17 to 56 1.3 to 1.05 but from memory 0.9 to 1.0; bfloat16 sums of 8
+# 1.05, of 12 and more 0.7 to 0.9, maxima of 12 1.1, of 17 and more 0.9; float64 sums of 12 1.15, of 16 1.0, maxima of 3
+# 0.5, 0.5 and 1.6, of 4 and more 0.5.
+_SUM_REGISTER_ROW = {2: (31, 8), 4: (15, 7), 8: (16, 12)}
+_EXTREME_REGISTER_ROW = {2: (128, 15), 4: (64, 64), 8: (7, 3)}
+_EXTREME_REGISTER_ROW_FROM_MEMORY = {4: (16, 7)}
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
@@ -376,17 +382,22 @@ def _tile_chunk(problem: Problem, machine: Machine, tile: int) -> int:
     return max(1, (machine.l2_bytes // 4) // (tile * ITEMSIZE[problem.dtype]))
 
 
-def _register_vectors(problem: Problem, machine: Machine) -> int:
-    """The longest rows that `registers` takes."""
+def _register_row(problem: Problem, machine: Machine) -> int:
+    """Elements of the longest rows that `registers` takes."""
     if problem.op in ("softmax", "log_softmax") and problem.compute_dtype == "float32":
-        return _SOFTMAX_REGISTER_VECTORS
-    if problem.op in ("softmax_backward", "log_softmax_backward") and problem.compute_dtype == "float32":
-        return _GRADIENT_REGISTER_VECTORS
-    if problem.op not in REDUCTIONS or ITEMSIZE[problem.dtype] == 2:
-        return _REGISTER_VECTORS
-    if 2 * problem.floor_bytes > machine.l3_bytes:
-        return _REDUCE_REGISTER_VECTORS_FROM_MEMORY
-    return _SUM_REGISTER_VECTORS if problem.op in ("sum", "mean") else _EXTREME_REGISTER_VECTORS
+        vectors = _SOFTMAX_REGISTER_VECTORS
+    elif problem.op in ("softmax_backward", "log_softmax_backward") and problem.compute_dtype == "float32":
+        vectors = _GRADIENT_REGISTER_VECTORS
+    else:
+        vectors = _REGISTER_VECTORS
+    most = vectors * machine.vector_bytes // ITEMSIZE[problem.compute_dtype]
+    if problem.op not in REDUCTIONS:
+        return most
+    rows = _SUM_REGISTER_ROW if problem.op in ("sum", "mean") else _EXTREME_REGISTER_ROW
+    if rows is _EXTREME_REGISTER_ROW and 2 * problem.floor_bytes > machine.l3_bytes:
+        rows = rows | _EXTREME_REGISTER_ROW_FROM_MEMORY
+    narrow = machine.vector_bytes <= _NARROW_VECTOR_BYTES
+    return min(most, rows[ITEMSIZE[problem.dtype]][narrow])
 
 
 def _spares_arithmetic(problem: Problem, machine: Machine) -> bool:
@@ -396,8 +407,7 @@ def _spares_arithmetic(problem: Problem, machine: Machine) -> bool:
 
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:
     waits = not _one_pass(problem)
-    vectors = _register_vectors(problem, machine)
-    register_row = vectors * machine.vector_bytes // ITEMSIZE[problem.compute_dtype]
+    register_row = _register_row(problem, machine)
     row_bytes = 2 * problem.length * _row_element_bytes(problem)
     beside = "what it is computed with" if problem.op in GRADIENTS else "their exponentials"
     fits = row_bytes <= machine.l2_bytes * _ROW_SHARE_OF_L2
@@ -405,7 +415,7 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
     if chosen is None:
         if _direct(problem) and 0 < problem.length <= register_row:
             chosen = "registers"
-            why(f"a row of {problem.length} fits {vectors} vectors of {machine.vector_bytes} bytes")
+            why(f"a row of {problem.length} is short, up to {register_row} here: they are read a batch at a time")
         elif fits if waits else problem.length <= _REDUCE_CHUNK:
             chosen = "row"
             if waits:

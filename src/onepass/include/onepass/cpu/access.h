@@ -164,6 +164,22 @@ inline void write_scalar(char* y, DType type, std::int64_t offset, double value)
     });
 }
 
+// n results, float32 or float64, that lie side by side. Rounding them to 16 bits one by one takes longer than adding up
+// a short row.
+template <class T, class C>
+inline void write_results(T* y, const C* results, int n) {
+    int i = 0;
+    if constexpr (sizeof(T) == 2) {
+        constexpr int W = kLanes<float>;
+        for (; i + W <= n; i += W) {
+            alignas(kCacheLine) float once[W];
+            for (int k = 0; k < W; ++k) once[k] = sizeof(C) == 8 ? to_float_odd(results[i + k]) : results[i + k];
+            store(y + i, load(once));
+        }
+    }
+    for (; i < n; ++i) y[i] = narrow_scalar<T>(results[i]);
+}
+
 template <class T>
 inline T* scratch_of(Scratch slot, std::int64_t n) {
     return static_cast<T*>(scratch(slot, static_cast<std::size_t>(n) * sizeof(T)));

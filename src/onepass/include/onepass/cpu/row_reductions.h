@@ -34,36 +34,46 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
     return done;
 }
 
-// Calls visit(Vec) for the few vectors of a short row, the last one filled up with `fill`. Row by row, with nothing but
-// this and a sum over lanes, the processor looks ahead in memory as it does in a long one; what asks for sixteen such
-// rows at once (short_rows.h) is faster from a cache, and half as fast from memory.
-template <class T, class Visit>
-ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit) {
-    constexpr int W = kLanes<Compute<T>>;
-    for (; n >= 2 * W; n -= 2 * W, x += 2 * W) {
-        visit(0, load(x));
-        visit(1, load(x + W));
-    }
-    if (n >= W) {
-        visit(0, load(x));
-        n -= W;
-        x += W;
-    }
-    if (n > 0) visit(1, load_n(x, n, fill));
-}
+// Short rows. With so few instructions between them, and those in one loop, the processor has enough rows under way to
+// look ahead in memory as it does in a long one; what asks for sixteen rows at once (short_rows.h) is faster from a
+// cache, and half as fast from memory.
+
+// Up to so many vectors, by two accumulators: a short row's are quickly brought together.
 template <class C>
 constexpr std::int64_t kFew = 16 * kLanes<C>;
+
+// Calls visit(accumulator, Vec) over the span, of which the last vector is filled up with `fill`.
+template <int kAccumulators, class T, class Visit>
+ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit) {
+    constexpr int W = kLanes<Compute<T>>;
+    const int last = n % W;  // nothing that a loop changes: a mask of it is made once for all rows
+    int i = 0;
+    for (; i + kAccumulators * W <= n; i += kAccumulators * W) {
+        for (int k = 0; k < kAccumulators; ++k) visit(k, load(x + i + k * W));
+    }
+    for (; i + W <= n; i += W) visit(0, load(x + i));
+    if (last > 0) visit(1, load_n(x + (n - last), last, fill));
+}
+
+// Of no more vectors than may be added up before a sum goes to float64, kSumBlock.
+template <int kAccumulators, class T, class C = Compute<T>>
+ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n) {
+    Vec<C> sum[kAccumulators];
+    for (Vec<C>& s : sum) s = C(0);
+    visit_few<kAccumulators>(x, static_cast<int>(n), C(0),
+                             [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
+    if constexpr (kAccumulators == 4) {
+        sum[0] = sum[0] + sum[2];
+        sum[1] = sum[1] + sum[3];
+    }
+    return reduce_sum(sum[0] + sum[1]);
+}
 
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
 template <class T>
 inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
-    if (sizeof(C) == 4 && n <= kFew<C>) {
-        Vec<C> sum[2] = {C(0), C(0)};
-        visit_few(x, static_cast<int>(n), C(0), [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
-        return reduce_sum(sum[0] + sum[1]);
-    }
     WideSum<C> total;
     Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
     const auto add = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
@@ -96,23 +106,28 @@ inline double sum_of(const T* x, std::int64_t n) {
     return total.value();
 }
 
+template <int kSign, class C>
+ONEPASS_INLINE double extreme_lane(Vec<C> v) {
+    return static_cast<double>(kSign > 0 ? reduce_max(v) : -reduce_max(Vec<C>(C(0)) - v));
+}
+
 // kSign = 1: the maximum, -1: the minimum. NaN if there is one.
+template <int kSign, class T, class C = Compute<T>>
+ONEPASS_INLINE double extreme_of_few(const T* x, std::int64_t n) {
+    constexpr C worst = -kSign * kInfinity<C>;
+    Vec<C> best[2] = {worst, worst}, nan[2] = {C(0), C(0)};
+    visit_few<2>(x, static_cast<int>(n), worst, [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+        best[k] = more_extreme<kSign>(v, best[k]);
+        nan[k] = nan_or(v, nan[k]);
+    });
+    const double of_nan = reduce_sum(nan[0] + nan[1]);
+    return of_nan != 0 ? of_nan : extreme_lane<kSign>(more_extreme<kSign>(best[0], best[1]));
+}
+
 template <int kSign, class T>
 inline double extreme_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr C worst = -kSign * kInfinity<C>;
-    const auto across = [](Vec<C> b) ONEPASS_INLINE_BODY {
-        return static_cast<double>(kSign > 0 ? reduce_max(b) : -reduce_max(Vec<C>(C(0)) - b));
-    };
-    if (n <= kFew<C>) {
-        Vec<C> b[2] = {worst, worst}, nan[2] = {C(0), C(0)};
-        visit_few(x, static_cast<int>(n), worst, [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
-            b[k] = more_extreme<kSign>(v, b[k]);
-            nan[k] = nan_or(v, nan[k]);
-        });
-        const double of_nan = reduce_sum(nan[0] + nan[1]);
-        return of_nan != 0 ? of_nan : across(more_extreme<kSign>(b[0], b[1]));
-    }
     Vec<C> best[4] = {worst, worst, worst, worst};
     // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.
     Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
@@ -131,7 +146,8 @@ inline double extreme_of(const T* x, std::int64_t n) {
     });
     const double sum = reduce_sum((flag[0] + flag[1]) + (flag[2] + flag[3]));
     if (sum != sum && has_nan(x, n)) return sum;
-    return across(more_extreme<kSign>(more_extreme<kSign>(best[0], best[1]), more_extreme<kSign>(best[2], best[3])));
+    return extreme_lane<kSign>(
+        more_extreme<kSign>(more_extreme<kSign>(best[0], best[1]), more_extreme<kSign>(best[2], best[3])));
 }
 
 }  // namespace ONEPASS_ISA

@@ -321,11 +321,14 @@ class Rows {
         }
         const std::int64_t n = job_.length;
         switch (job_.op) {
-            case Op::sum: return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n); });
+            case Op::sum: return with_sum([&](auto sum) { reduce_short(begin, end, sum); });
             case Op::mean:
-                return reduce_short(begin, end, [n](const T* x) { return sum_of(x, n) / static_cast<double>(n); });
-            case Op::amax: return reduce_short(begin, end, [n](const T* x) { return extreme_of<1>(x, n); });
-            case Op::amin: return reduce_short(begin, end, [n](const T* x) { return extreme_of<-1>(x, n); });
+                return with_sum([&](auto sum) {
+                    reduce_short(begin, end,
+                                 [=](const T* x) ONEPASS_INLINE_BODY { return sum(x) / static_cast<double>(n); });
+                });
+            case Op::amax: return with_extreme<1>([&](auto extreme) { reduce_short(begin, end, extreme); });
+            case Op::amin: return with_extreme<-1>([&](auto extreme) { reduce_short(begin, end, extreme); });
             default: break;
         }
         C top = max_of(reinterpret_cast<const T*>(x_row(row(begin))), n);
@@ -336,6 +339,25 @@ class Rows {
         });
     }
 
+    // Calls body(reduce), where reduce(x) is of a row: nothing that depends on its length is asked of each.
+    template <class Body>
+    void with_sum(Body&& body) const {
+        const std::int64_t n = job_.length;
+        if constexpr (sizeof(C) == 4) {
+            if (n <= kFew<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<2>(x, n); });
+            if (n <= kSumBlock<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<4>(x, n); });
+        }
+        body([n](const T* x) { return sum_of(x, n); });
+    }
+    template <int kSign, class Body>
+    void with_extreme(Body&& body) const {
+        const std::int64_t n = job_.length;
+        if (n <= kFew<C>) {
+            return body([n](const T* x) ONEPASS_INLINE_BODY { return extreme_of_few<kSign>(x, n); });
+        }
+        body([n](const T* x) { return extreme_of<kSign>(x, n); });
+    }
+
     // Rows of one chunk, in place: nothing is decided per row. What type the results have is decided per batch.
     template <class Reduce>
     void reduce_short(std::int64_t begin, std::int64_t end, Reduce&& reduce) const {
@@ -344,18 +366,30 @@ class Rows {
         std::int64_t places[kMost];
         for (std::int64_t first = begin; first < end; first += kMost) {
             const int count = static_cast<int>(end - first < kMost ? end - first : kMost);
-            for (int i = 0; i < count; ++i) {
-                const Offsets at = row(first + i);
-                places[i] = at.y;
-                results[i] = reduce(reinterpret_cast<const T*>(x_row(at)));
+            if (job_.outer.count == 1) {
+                const Offsets at = row(first), step = row(1);
+                const T* x = reinterpret_cast<const T*>(x_row(at));
+                for (int i = 0; i < count; ++i) {
+                    places[i] = at.y + i * step.y;
+                    results[i] = reduce(x + i * step.x);
+                }
+            } else {
+                for (int i = 0; i < count; ++i) {
+                    const Offsets at = row(first + i);
+                    places[i] = at.y;
+                    results[i] = reduce(reinterpret_cast<const T*>(x_row(at)));
+                }
             }
-            write_results(count, places, results);
+            put_results(count, places, results);
         }
     }
-    ONEPASS_APART void write_results(int count, const std::int64_t* places, const double* results) const {
+    ONEPASS_APART void put_results(int count, const std::int64_t* places, const double* results) const {
         with_type(job_.out, [&](auto* null) {
             using To = std::remove_pointer_t<decltype(null)>;
-            for (int i = 0; i < count; ++i) reinterpret_cast<To*>(y_)[places[i]] = narrow_scalar<To>(results[i]);
+            To* const y = reinterpret_cast<To*>(y_);
+            if (job_.outer.count == 1 && job_.outer[0].y_stride == 1)
+                return write_results(y + places[0], results, count);
+            for (int i = 0; i < count; ++i) y[places[i]] = narrow_scalar<To>(results[i]);
         });
     }
 

@@ -414,10 +414,14 @@ class ShortRows : RowBatches<T> {
     template <int kSign, int kVectors>
     ONEPASS_APART V extremes_of(const Batch& b, V (&part)[W]) const {
         constexpr C worst = -kSign * kInfinity<C>;
+        // Measured on a Zen 5 from memory: maxima of 64 to 128 bfloat16 0.71 to 0.86 of the time; in cache 1.0 to 1.03,
+        // of float32, which come from there, up to 1.18.
+        constexpr bool kFetches = sizeof(T) == 2 && kVectors > 2;
         const int last = last_ == 0 ? W : last_;
         V nan = C(0);
         for (int r = 0; r < b.count; ++r) {
             V best = worst;
+            if constexpr (kFetches) fetch(b, r);
             visit_vectors_of<kVectors>(b.x[r], last, worst, [&](V v) ONEPASS_INLINE_BODY {
                 nan = nan_or(v, nan);
                 best = more_extreme<kSign>(v, best);
@@ -434,23 +438,17 @@ class ShortRows : RowBatches<T> {
         with_vectors([&]<int kVectors>() ONEPASS_INLINE_BODY { nan = this->extremes_of<kSign, kVectors>(b, part); });
         repeat_first(b, part);
         const V all = kSign > 0 ? maxima_across(part) : minima_across(part);
-        double result[W];
-        for (int r = 0; r < W; ++r) result[r] = static_cast<double>(all.v[r]);
+        alignas(kCacheLine) C result[W];
+        store(result, all);
         if (reduce_sum(nan) != 0) {
-            for (int r = 0; r < b.count; ++r) result[r] = extreme_of<kSign>(b.x[r], n_);
+            for (int r = 0; r < b.count; ++r) result[r] = static_cast<C>(extreme_of<kSign>(b.x[r], n_));
         }
         store_results(b, result);
     }
 
     template <class Result>
     void store_results(const Batch& b, const Result (&result)[W]) const {
-        T* y = reinterpret_cast<T*>(b.y[0]);
-        if constexpr (sizeof(T) >= 4) {
-            if (adjacent_ && b.count == W) {
-                for (int r = 0; r < W; ++r) y[r] = static_cast<T>(result[r]);
-                return;
-            }
-        }
+        if (adjacent_) return write_results(reinterpret_cast<T*>(b.y[0]), result, b.count);
         for (int r = 0; r < b.count; ++r) *reinterpret_cast<T*>(b.y[r]) = narrow_scalar<T>(result[r]);
     }
 

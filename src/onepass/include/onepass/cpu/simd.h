@@ -268,14 +268,12 @@ inline C scalar(T t) {
         return static_cast<C>(t);
     }
 }
-// Truncated, and its last bit set where that lost anything: rounded again to 16 bits it is what d is rounded to.
+// Cut to 13 significant bits, the last of them set where that lost anything: what float32 holds, and rounds to 16 bits
+// as d does. Integers only, so that loops of it are vectors.
 inline float to_float_odd(double d) {
-    const float nearest = static_cast<float>(d);
-    const double back = nearest;
-    if (back == d || d != d) return nearest;
-    const std::uint32_t bits = bit_cast<std::uint32_t>(nearest);
-    const bool away = (back > d) == (d > 0);
-    return bit_cast<float>((away ? bits - 1 : bits) | 1);
+    constexpr std::uint64_t kCut = (std::uint64_t{1} << 40) - 1;
+    const std::uint64_t bits = bit_cast<std::uint64_t>(d);
+    return static_cast<float>(bit_cast<double>((bits | ((bits & kCut) + kCut)) & ~kCut));
 }
 template <class T, class C>
 inline T narrow_scalar(C c);
