@@ -42,6 +42,7 @@ class GradientShortRows : RowBatches<T> {
             if (last_ == 0) {
                 if (n_ == W) return held_rows<1, false>(begin, end, row_at);
                 if (n_ == 2 * W) return held_rows<2, false>(begin, end, row_at);
+                if (n_ == 3 * W) return held_rows<3, false>(begin, end, row_at);
                 if (n_ == 4 * W) return held_rows<4, false>(begin, end, row_at);
                 if (n_ == 8 * W && kVectorBytes == 64) return held_rows<8, false>(begin, end, row_at);
             }
