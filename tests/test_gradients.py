@@ -232,6 +232,19 @@ def test_short_rows(op, dtype, monkeypatch):
             rows_wherever_they_go(op, inputs_of(op, (71, length), dtype, -1), "registers", monkeypatch)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("op", PAIRS)
+def test_short_rows_of_two_threads(op, dtype, monkeypatch, threads):
+    """Of 16 bits, log_softmax's go past the cache only then, which one thread is too busy for."""
+    threads(2)
+    monkeypatch.setattr(plan, "_PARALLEL_ELEMENTS", 1)
+    lanes = _engine.vector_bytes() // 4
+    for length in (9 * lanes, 9 * lanes + 1, 32 * lanes - 1):
+        given = inputs_of(op, (71, length), dtype, -1)
+        rows_wherever_they_go(op, given, "registers", monkeypatch)
+        assert onepass.explain(op, given[0].shape, dtype).plan.threads == 2
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", PAIRS)
 def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch):

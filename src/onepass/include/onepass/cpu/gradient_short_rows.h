@@ -53,6 +53,14 @@ class GradientShortRows : RowBatches<T> {
 
    private:
     static constexpr bool kHeld = RowOp::kSums && sizeof(C) == 4;
+    // Where rows that are no cache lines are put side by side on their way past the cache, and where longer ones go
+    // there. log_softmax's gradients, which compute more, are not always faster for it. Measured on a Zen 5 from
+    // memory, times of these over those of stores in the cache, by one thread and by two. AVX-512: rows of 33 to 120
+    // float32 0.78 to 0.97, of 17 1.16 and 0.91; of 144 to 512 float32 0.78 to 0.9 and 0.81 to 0.97; bfloat16 side by
+    // side 1.0, longer ones 1.06 to 1.27, but by two threads 0.79 to 0.87. AVX2: side by side 0.94 to 1.6 and 0.74
+    // to 1.3; of 144 to 512 float32 0.8 to 1.17 and 0.76 to 1.02, bfloat16 1.0.
+    static constexpr bool kJoins = RowOp::kOfProducts || (sizeof(T) == 4 && kVectorBytes == 64);
+    static constexpr bool kWalksPastCache = RowOp::kOfProducts || sizeof(T) == 4;
 
     // A row of kVectors vectors, both arrays in half of the registers: read once, written at once, put(i, results)
     // being called for each vector at element i. On a Zen 4 softmax's take half of the time of batches where they come
@@ -128,7 +136,7 @@ class GradientShortRows : RowBatches<T> {
     template <int kVectors, class RowAt>
     void any_held_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
         if (n_ <= kVectors * W) {
-            if constexpr (RowOp::kOfProducts) {
+            if constexpr (kJoins) {
                 const bool joined = nontemporal_ && Batches::adjacent_ && last_ > 0;
                 if (joined) return joined_rows<kVectors>(begin, end, row_at);
             }
@@ -144,9 +152,8 @@ class GradientShortRows : RowBatches<T> {
     // Longer ones: summed, then read again while they are in the first cache.
     template <class RowAt>
     void any_walked_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
-        if constexpr (RowOp::kOfProducts) {
-            if (nontemporal_) return walked_rows<true>(begin, end, row_at);
-        }
+        const bool past_cache = kWalksPastCache || (kVectorBytes == 64 && job_.threads > 1);
+        if (nontemporal_ && past_cache) return walked_rows<true>(begin, end, row_at);
         walked_rows<false>(begin, end, row_at);
     }
     template <bool kPastCache, class RowAt>
