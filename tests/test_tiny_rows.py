@@ -144,6 +144,29 @@ def test_how_interleaved_rows_are_held(op, row, dtype, form, vector_bytes):
     assert (_engine.last_form() == form) == (vector_bytes is not None and _engine.vector_bytes() >= vector_bytes)
 
 
+@pytest.mark.parametrize(("op", "length", "dtype", "by_64_bytes", "by_32", "by_16"), [
+    ("sum", 2, "float32", "transposed", "transposed", "transposed"),
+    ("sum", 3, "float32", "transposed", "folded", "transposed"),
+    ("mean", 7, "float32", "transposed", "folded", "transposed"),
+    ("mean", 7, "bfloat16", "transposed", "transposed", "usual"),
+    ("amin", 7, "float16", "transposed", "folded", "usual"),
+    ("amax", 8, "float32", "folded", "folded", "transposed"),
+    ("amax", 9, "float32", "folded", "usual", "transposed"),
+    ("amin", 15, "bfloat16", "folded", "usual", "usual"),
+    ("sum", 15, "float32", "folded", "usual", "usual"),
+    ("amax", 17, "float32", "usual", "usual", "usual"),
+    ("sum", 8, "float64", "transposed", "transposed", "transposed"),
+])  # fmt: skip
+def test_how_tiny_rows_are_held(op, length, dtype, by_64_bytes, by_32, by_16):
+    x = random_array((100, length), dtype)
+    x[7, 2 % length] = np.nan
+    result = getattr(onepass, op)(x)
+    assert _engine.last_form() == {64: by_64_bytes, 32: by_32, 16: by_16}[_engine.vector_bytes()]
+    expected = getattr(reference, op)(x, 1, dtype=np.longdouble)
+    assert np.isnan(result[7])
+    assert max_ulp(result, expected, floor=1.0) <= LIMITS[op, dtype]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", PAIRS)
 def test_gradients_of_tiny_rows(op, dtype, monkeypatch):

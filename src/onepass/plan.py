@@ -26,16 +26,15 @@ _SOFTMAX_REGISTER_VECTORS = 16
 _GRADIENT_REGISTER_VECTORS = 32
 # And of plain reductions, in elements: by bytes of one, for vectors of 64 bytes and for shorter ones. A batch computes
 # so little that it reads memory in bursts, slower than `row` by 1.5 to 2.5. Measured on a Zen 5, times of `row` over
-# times of `registers` from L2, from L3 and from memory, one thread and two. AVX-512: float32 sums of 12 1.2, 1.3 and
-# 3.4 to 4, of 16 0.85, 0.83 and 0.7 to 0.9, of 17 to 31 1.1, 1.05 and 0.4 to 0.6; maxima of 17 to 48 1.8 to 1.2, 1.7 to
-# 1.1 and 0.6 to 1.3, of 64 1.2, 0.9 and 0.5, of 96 0.95 and 0.83; bfloat16 sums of 17 to 24 1.05, of 32 0.8 to 0.9, of
-# 64 and more 0.6 to 0.9, maxima of 64 1.25, of 128 1.05; float64 sums of 9 to 16 3.2 to 2.5, of 17 1.0, maxima of 5
-# 0.9, 1.0 and 3.1, of 8 and more 0.5 to 0.9. AVX2: float32 sums of 6 0.73, 0.76 and 2.3, of 8 to 24 0.5 to 0.8, maxima
-# of 6 1.1, 1.1 and 2.5, of 8 to 16 0.8 to 0.95, of 17 to 56 1.3 to 1.05 but from memory 0.9 to 1.0; bfloat16 sums of 8
-# 1.05, of 12 and more 0.7 to 0.9, maxima of 12 1.1, of 17 and more 0.9; float64 sums of 12 1.15, of 16 1.0, maxima of 3
-# 0.5, 0.5 and 1.6, of 4 and more 0.5.
-_SUM_REGISTER_ROW = {2: (31, 8), 4: (15, 7), 8: (16, 12)}
-_EXTREME_REGISTER_ROW = {2: (128, 15), 4: (64, 64), 8: (7, 3)}
+# times of `registers` from L2, from L3 and from memory. AVX-512: float32 sums of 12 1.2, 1.3 and 3.9, of 16 0.92, 0.93
+# and 0.95, of 17 to 31 1.0, 0.9 and 0.4, maxima of 17 to 48 1.7 to 1.4, 1.5 to 1.1 and 0.6 to 1.3, of 64 1.2, 0.9 and
+# 0.5, of 96 0.95 and 0.83; bfloat16 sums of 16 1.1, of 17 to 24 1.0, of 32 0.8, of 64 and more 0.6 to 0.9, maxima of 17
+# to 48 2.1 to 1.7, of 128 1.05; float64 sums of 9 to 16 3.2 to 2.5, of 17 1.0, maxima of 5 0.9, 1.0 and 3.1, of 8 and
+# more 0.5 to 0.9. AVX2: float32 sums of 7 1.2, 1.3 and 4.1, of 8 1.05, 1.1 and 0.95, of 9 and more 0.5 to 0.8, maxima
+# of 9 to 64 1.3 to 1.0 but from memory 0.9 to 1.0; bfloat16 sums of 7 1.05, of 8 and more 0.9 to 0.6, maxima of 9 to 64
+# 1.4 to 1.1; float64 sums of 12 1.15, of 16 1.0, maxima of 3 0.5, 0.5 and 1.6, of 4 and more 0.5.
+_SUM_REGISTER_ROW = {2: (16, 7), 4: (15, 7), 8: (16, 12)}
+_EXTREME_REGISTER_ROW = {2: (128, 64), 4: (64, 64), 8: (7, 3)}
 _EXTREME_REGISTER_ROW_FROM_MEMORY = {4: (16, 7)}
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.

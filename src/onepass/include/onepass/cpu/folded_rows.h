@@ -1,8 +1,9 @@
-// Sums, means and extremes of rows whose steps have a few elements each (transposed.h), where they lie: a vector takes
-// as many whole steps as it holds, and at the end what lies a half of them apart is taken together, until one step is
-// left. Measured on a Zen 4, two threads, us, against batches that are transposed and tiles, float32, dim 1: amax of
-// 100000x5x4 138 for 389, sums 130 for 342, 100000x3x7 150 for 385, 15000x30x5 90 for 750, 20000x100x2 120 for 630;
-// with AVX2 105 for 380, 88 for 370, 110 for 376, 180 for 510, 270 for 530.
+// Sums, means and extremes of rows whose steps have a few elements each, or of whole rows that fit a vector
+// (transposed.h), where they lie: a vector takes as many whole steps as it holds, and at the end what lies a half of
+// them apart is taken together, until one step is left. Measured on a Zen 4, two threads, us, against batches that are
+// transposed and tiles, float32, dim 1: amax of 100000x5x4 138 for 389, sums 130 for 342, 100000x3x7 150 for 385,
+// 15000x30x5 90 for 750, 20000x100x2 120 for 630; with AVX2 105 for 380, 88 for 370, 110 for 376, 180 for 510, 270 for
+// 530.
 #pragma once
 
 #include "span.h"
@@ -45,7 +46,8 @@ class FoldedRows {
                 case 0: return reduce<0>(begin, end);
                 case 1: return reduce<1>(begin, end);
                 case 2: return reduce<2>(begin, end);
-                default: return reduce<3>(begin, end);
+                case 3: return reduce<3>(begin, end);
+                default: return reduce<4>(begin, end);
             }
         };
         parallel_ranges(job_.rows, grain_of(job_.rows, row_bytes, kPlainRun, job_.threads), job_.threads, body);
@@ -211,7 +213,7 @@ class FoldedRows {
     int last_;      // where the last vector of a row begins
     int halvings_ = 0;
     Bits fresh_;
-    Bits from_[3], has_[3];
+    Bits from_[4], has_[4];
 };
 
 template <class T>

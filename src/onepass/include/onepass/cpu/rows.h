@@ -10,6 +10,7 @@
 #pragma once
 
 #include "access.h"
+#include "folded_rows.h"
 #include "row_reductions.h"
 #include "short_rows.h"
 #include "transposed.h"
@@ -32,7 +33,12 @@ class Rows {
             run_split();
             return Form::usual;
         }
-        if (job_.algorithm == Algorithm::registers && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
+        if (job_.algorithm == Algorithm::registers) {
+            if constexpr (kFolds<T>) {
+                if (folds<T>(job_)) return run_folded<T>(job_, x_, y_);
+            }
+            if (transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
+        }
         auto body = [this](std::int64_t begin, std::int64_t end) { run_range(begin, end); };
         parallel_ranges(job_.rows, grain(), job_.threads, body);
         return Form::usual;

@@ -80,6 +80,11 @@ constexpr int most_transposed(Op op, std::int64_t inner) {
     }
 }
 
+// Whether plain reductions are folded where they lie (folded_rows.h). Where there are instructions for it; not of
+// float64, whose sums are compensated.
+template <class T>
+constexpr bool kFolds = kLookupLanes == kLanes<float> && sizeof(Compute<T>) == 4;
+
 // Whether those are tiny. How many there are is not asked: it would show in the last bits. Of gradients neither
 // float64, which short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost
 // less where they are (gradient_short_rows.h).
@@ -88,6 +93,9 @@ inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
     if (elements > most_transposed<T>(job.op, job.inner.size) || !in_sequence<T>(job)) return false;
     if ((job.inner.size == 1 || !kTransposesMore) && job.length > kMostTransposedSteps) return false;
+    // By AVX2 those longer than a vector are faster by batches as they are (short_rows.h). Measured on a Zen 5: maxima
+    // of 9 to 16 float32 0.6 of the time, bfloat16 0.7 to 0.6, sums 0.8.
+    if (kFolds<T> && is_plain(job.op) && job.inner.size == 1 && job.length > kLanes<float>) return false;
     if (is_gradient(job.op)) {
         const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
         const bool held = sizeof(T) == 4 && job.inner.size == 1 && 2 * elements > kLanes<float>;
@@ -97,10 +105,7 @@ inline bool transposes(const Job& job) {
 }
 
 // Whether sums, means and extremes are of rows whose steps have several elements, and which fill more than half of a
-// vector (of fewer elements, several share one when transposed) and no more memory than this. Where there are
-// instructions for it; not of float64, whose sums are compensated.
-template <class T>
-constexpr bool kFolds = kLookupLanes == kLanes<float> && sizeof(Compute<T>) == 4;
+// vector (of fewer elements, several share one when transposed) and no more memory than this.
 // Elements of a row, and of one whose steps fill whole vectors. Of longer ones several vectors at a time (tiles.h) are
 // faster. Measured with two threads, times of folding over those of tiles. AVX-512, a Zen 5: float32 sums of 2222x600x9
 // 0.71, 2000x600x10 0.96, 1500x800x10 1.16, 750x1000x16 0.90, 375x2000x16 0.95 and by one thread 1.04, maxima up to 0.1
@@ -110,12 +115,21 @@ template <class T>
 constexpr int kMostFolded = kVectorBytes == 64 ? (sizeof(T) == 2 ? 32768 : 6144) : (sizeof(T) == 2 ? 4096 : 512);
 template <class T>
 constexpr int kMostFoldedWhole = kVectorBytes == 64 && sizeof(T) == 4 ? 16384 : kMostFolded<T>;
+// And of a row that is all of a job's, which fills no more than a vector. Measured on a Zen 5, one thread, times of
+// folding over those of transposed rows. AVX-512: float32 maxima of 6 0.84, of 8 0.85, of 12 0.6, of 16 0.65, sums of 6
+// 1.05, of 8 0.86, of 12 0.86; bfloat16 maxima of 6 0.95, of 8 to 16 0.97 to 0.86, but sums, which are rounded one by
+// one, 1.2 to 1.3. AVX2: float32 sums of 3 and 4 0.65, of 5 to 8 0.5, maxima 0.65 to 0.4; bfloat16 maxima of 4 to 8 0.9
+// to 0.75, sums 1.3 to 1.1.
+constexpr int kLeastFolded = kVectorBytes == 64 ? 8 : 3;
 template <class T>
 inline bool folds(const Job& job) {
     constexpr int W = kLanes<float>;
-    const bool plain = job.op == Op::sum || job.op == Op::mean || job.op == Op::amax || job.op == Op::amin;
     const std::int64_t inner = job.inner.size, elements = job.length * inner;
-    if (!kFolds<T> || !plain || inner < 2 || inner > W) return false;
+    if (!kFolds<T> || !is_plain(job.op) || inner > W) return false;
+    if (inner == 1) {
+        const bool rounds = sizeof(T) == 2 && (job.op == Op::sum || job.op == Op::mean);
+        return !rounds && elements >= kLeastFolded && elements <= W && in_sequence<T>(job);
+    }
     const std::int64_t most = W % inner == 0 ? kMostFoldedWhole<T> : kMostFolded<T>;
     return 2 * elements > W && elements <= most && in_sequence<T>(job);
 }
