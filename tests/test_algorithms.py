@@ -329,7 +329,7 @@ def test_plain_reductions_of_a_few_steps_of_a_few_elements(op, dtype):
             assert (out[rows] == 7).all(), (inner, length, rows)  # nothing is written behind the results
 
 
-@pytest.mark.parametrize("shape", [(20_011, 5, 4), (37, 877, 7)])
+@pytest.mark.parametrize("shape", [(20_011, 5, 4), (37, 877, 7), (40_009, 7, 1), (40_009, 8, 1), (40_009, 12, 1)])
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_a_few_steps_of_a_few_elements_by_any_number_of_threads(op, shape, threads):
     """Ranges of threads end anywhere: bits are the same."""
@@ -337,8 +337,9 @@ def test_a_few_steps_of_a_few_elements_by_any_number_of_threads(op, shape, threa
     seen = []
     for n in (1, 2, 3, 7):
         threads(n)
-        out = nan_filled((shape[0], shape[2]), x.dtype)
-        getattr(onepass, op)(x, 1, out=out)
+        out = np.full((shape[0] + 1, shape[2]), 7, x.dtype)
+        getattr(onepass, op)(x, 1, out=out[:-1])
+        assert (out[-1] == 7).all()
         seen.append(out)
     assert all(same_bits(seen[0], other) for other in seen[1:])
 

@@ -5,7 +5,7 @@ import pytest
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY, random_array, same_bits
 
 import onepass
-from onepass import _engine
+from onepass import _engine, call
 
 # (shape, dim): why
 CASES = {
@@ -47,17 +47,22 @@ def test_run_to_run(case, threads):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1_000_003), (3, 40_961), (2, 300)], ids=str)
-@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+@pytest.mark.parametrize("shape", [(1, 1_000_003), (3, 40_961), (2, 300), (2, 100), (2, 33)], ids=str)
+@pytest.mark.parametrize("op", [*SOFTMAX_FAMILY, *REDUCTIONS])
 def test_split_and_online_agree(op, shape, dtype, threads):
     """The chunks of a row have a fixed width and are merged in a fixed order, whoever sums them."""
     x = random_array(shape, dtype, sigma=5)
-    online = getattr(onepass, op)(x, algorithm="online")
-    assert _engine.last_algorithm() == "online"
+
+    def run(algorithm):
+        out = np.empty(x.shape if op in ("softmax", "log_softmax") else x.shape[:1], x.dtype)
+        call.plan_and_run(op, x, -1, False, None, out, algorithm)
+        assert _engine.last_algorithm() == algorithm
+        return out
+
+    online = run("online")
     for n in (1, 2, 3, 7):
         threads(n)
-        assert same_bits(getattr(onepass, op)(x, algorithm="split"), online), n
-        assert _engine.last_algorithm() == "split"
+        assert same_bits(run("split"), online), n
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

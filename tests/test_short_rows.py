@@ -1,5 +1,6 @@
 """Rows that are walked one after the other, or a batch at a time: of every length, wherever their results go."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -19,7 +20,8 @@ from test_algorithms import longest_in_registers
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, call, plan, reference
+from onepass import _engine, call, plan, reference, report
+from onepass.machine import this_machine
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -65,9 +67,12 @@ def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
 def test_plain_reductions_of_short_rows(algorithm, op, dtype, monkeypatch):
     """Of any number of vectors that a kernel knows by name, and one more: a batch at a time, and row by row."""
     lanes = _engine.vector_bytes() // (8 if dtype == "float64" else 4)
-    monkeypatch.setattr(plan, "_register_row", lambda *_: 8 * lanes if algorithm == "registers" else 0)
-    for length in (vectors * lanes + rest for vectors in range(1, 8) for rest in (-1, 0, 1)):
-        if length <= 16:  # transposed
+    batches = algorithm == "registers"
+    most = 2 if op in ("sum", "mean") else 8  # vectors
+    monkeypatch.setattr(plan, "_register_row", lambda *_: most * lanes if batches else 0)
+    for vectors, rest in itertools.product(range(1, most + 1) if batches else (*range(1, 10), 16, 64), (-1, 0, 1)):
+        length = vectors * lanes + rest
+        if batches and (length <= 16 or length > most * lanes):  # transposed or folded; longer than any
             continue
         x = np.abs(random_array((3 * lanes + 1, length), dtype, seed=length))
         x[1, length - 1], x[2, 0] = np.nan, np.inf
@@ -78,39 +83,57 @@ def test_plain_reductions_of_short_rows(algorithm, op, dtype, monkeypatch):
         assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], length
 
 
-# (operation, dtype, rows) -> the longest that are read a batch at a time, by bytes of a vector.
+# (operation, dtype, rows) -> the longest that are not reduced one by one, by bytes of a vector.
 LONGEST = [
-    ("sum", "float32", 1000, {64: 15, 32: 7, 16: 7}),
-    ("mean", "float32", 10_000_000, {64: 15, 32: 7, 16: 7}),
+    ("sum", "float32", 1000, {64: 15, 32: 8, 16: 8}),
+    ("mean", "float32", 10_000_000, {64: 15, 32: 8, 16: 8}),
     ("sum", "bfloat16", 1000, {64: 16, 32: 7, 16: 7}),
     ("sum", "float64", 1000, {64: 16, 32: 12, 16: 12}),
     ("amax", "float32", 1000, {64: 64, 32: 64, 16: 32}),
-    ("amin", "float32", 10_000_000, {64: 16, 32: 7, 16: 7}),
+    ("amin", "float32", 10_000_000, {64: 16, 32: 8, 16: 8}),
     ("amax", "float16", 1000, {64: 128, 32: 64, 16: 32}),
     ("amax", "float64", 1000, {64: 7, 32: 3, 16: 3}),
 ]
 
 
 @pytest.mark.parametrize(("op", "dtype", "rows", "longest"), LONGEST)
-def test_longer_rows_are_reduced_one_by_one(op, dtype, rows, longest):
-    length = longest[_engine.vector_bytes()]
-    assert onepass.explain(op, (rows, length), dtype).plan.algorithm == "registers"
-    assert onepass.explain(op, (rows, length + 1), dtype).plan.algorithm == "row"
+def test_longer_rows_are_reduced_one_by_one(op, dtype, rows, longest, monkeypatch):
+    for vector_bytes, length in longest.items():
+        machine = dataclasses.replace(this_machine(), vector_bytes=vector_bytes, l3_bytes=32 << 20)
+        monkeypatch.setattr(report, "this_machine", lambda machine=machine: machine)
+        assert onepass.explain(op, (rows, length), dtype).plan.algorithm == "registers", vector_bytes
+        assert onepass.explain(op, (rows, length + 1), dtype).plan.algorithm == "row", vector_bytes
 
 
-@pytest.mark.parametrize("length", [20, 100])
+@pytest.mark.parametrize("algorithm", ["registers", "row"])
 @pytest.mark.parametrize(("dtype", "half", "little"), [
     ("bfloat16", 2.0**-8, 2.0**-30),
     ("float16", 2.0**-11, 2.0**-24),
 ])  # fmt: skip
-def test_sums_are_rounded_once(dtype, half, little, length):
+def test_sums_are_rounded_once(dtype, half, little, algorithm):
     """Half a unit and a little more, which float32 does not hold: results side by side, and each by itself."""
-    x = np.zeros((70, length), DTYPES[dtype])
-    x[:, 1], x[:, 5], x[:, 8] = 1, half, little
-    x[33] *= -1
-    for out in (nan_filled(70, x.dtype), nan_filled(140, x.dtype)[::2]):
-        onepass.sum(x, out=out)
-        assert _engine.last_algorithm() in ("registers", "row")
-        expected = np.full(70, 1 + 2 * half)
-        expected[33] *= -1
-        np.testing.assert_array_equal(out.astype(np.float64), expected)
+    for length in (6, 7) if algorithm == "registers" else (20, 100):
+        x = np.zeros((70, length + 3), DTYPES[dtype])[:, :length]  # rows that are not in sequence are not transposed
+        x[:, 0], x[:, 1], x[:, 2] = 1, half, little  # in lanes of their own
+        x[33] *= -1
+        for out in (nan_filled(70, x.dtype), nan_filled(140, x.dtype)[::2]):
+            onepass.sum(x, out=out)
+            assert (_engine.last_algorithm(), _engine.last_form()) == (algorithm, "usual")
+            expected = np.full(70, 1 + 2 * half)
+            expected[33] *= -1
+            np.testing.assert_array_equal(out.astype(np.float64), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_extremes_keep_the_sign_of_a_zero(op, dtype, threads):
+    """Whatever lies beside a row, a NaN among it, and however many threads there are."""
+    for length in (3, 8, 12, 40, 60, 300, 5000):
+        x = np.zeros((101, length), DTYPES[dtype])
+        x[50:] = -0.0
+        x[::10, length // 2] = np.nan
+        for n in (1, 3):
+            threads(n)
+            signs = np.signbit(getattr(onepass, op)(x))
+            numbers = np.arange(101) % 10 != 0
+            np.testing.assert_array_equal(signs[numbers], (np.arange(101) >= 50)[numbers], str((length, n)))

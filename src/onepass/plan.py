@@ -24,8 +24,8 @@ _SOFTMAX_REGISTER_VECTORS = 16
 # of `row` over times of these, softmax's in float32: rows of 400 1.4 from L2, 1.1 from L3, from memory 1.35 by one
 # thread and 0.95 by two; of 512 1.3, 1.1, 1.35 and 0.93; of 1000 1.2, 0.9 to 1.1, 1.1 and 0.85.
 _GRADIENT_REGISTER_VECTORS = 32
-# And of plain reductions, in elements: by bytes of one, for vectors of 64 bytes and for shorter ones. A batch computes
-# so little that it reads memory in bursts, slower than `row` by 1.5 to 2.5. Measured on a Zen 5, times of `row` over
+# And of plain reductions, in elements: by bytes of one, for vectors of 64 bytes and for shorter ones. `row` looks
+# ahead in memory where batches do not, and has nothing between its rows. Measured on a Zen 5, times of `row` over
 # times of `registers` from L2, from L3 and from memory. AVX-512: float32 sums of 12 1.2, 1.3 and 3.9, of 16 0.92, 0.93
 # and 0.95, of 17 to 31 1.0, 0.9 and 0.4, maxima of 17 to 48 1.7 to 1.4, 1.5 to 1.1 and 0.6 to 1.3, of 64 1.2, 0.9 and
 # 0.5, of 96 0.95 and 0.83; bfloat16 sums of 16 1.1, of 17 to 24 1.0, of 32 0.8, of 64 and more 0.6 to 0.9, maxima of 17
@@ -33,9 +33,9 @@ _GRADIENT_REGISTER_VECTORS = 32
 # more 0.5 to 0.9. AVX2: float32 sums of 7 1.2, 1.3 and 4.1, of 8 1.05, 1.1 and 0.95, of 9 and more 0.5 to 0.8, maxima
 # of 9 to 64 1.3 to 1.0 but from memory 0.9 to 1.0; bfloat16 sums of 7 1.05, of 8 and more 0.9 to 0.6, maxima of 9 to 64
 # 1.4 to 1.1; float64 sums of 12 1.15, of 16 1.0, maxima of 3 0.5, 0.5 and 1.6, of 4 and more 0.5.
-_SUM_REGISTER_ROW = {2: (16, 7), 4: (15, 7), 8: (16, 12)}
+_SUM_REGISTER_ROW = {2: (16, 7), 4: (15, 8), 8: (16, 12)}
 _EXTREME_REGISTER_ROW = {2: (128, 64), 4: (64, 64), 8: (7, 3)}
-_EXTREME_REGISTER_ROW_FROM_MEMORY = {4: (16, 7)}
+_EXTREME_REGISTER_ROW_FROM_MEMORY = {2: (128, 64), 4: (16, 8), 8: (7, 3)}
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
@@ -392,9 +392,12 @@ def _register_row(problem: Problem, machine: Machine) -> int:
     most = vectors * machine.vector_bytes // ITEMSIZE[problem.compute_dtype]
     if problem.op not in REDUCTIONS:
         return most
-    rows = _SUM_REGISTER_ROW if problem.op in ("sum", "mean") else _EXTREME_REGISTER_ROW
-    if rows is _EXTREME_REGISTER_ROW and 2 * problem.floor_bytes > machine.l3_bytes:
-        rows = rows | _EXTREME_REGISTER_ROW_FROM_MEMORY
+    if problem.op in ("sum", "mean"):
+        rows = _SUM_REGISTER_ROW
+    elif 2 * problem.floor_bytes <= machine.l3_bytes:
+        rows = _EXTREME_REGISTER_ROW
+    else:
+        rows = _EXTREME_REGISTER_ROW_FROM_MEMORY
     narrow = machine.vector_bytes <= _NARROW_VECTOR_BYTES
     return min(most, rows[ITEMSIZE[problem.dtype]][narrow])
 
@@ -414,7 +417,7 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
     if chosen is None:
         if _direct(problem) and 0 < problem.length <= register_row:
             chosen = "registers"
-            why(f"a row of {problem.length} is short, up to {register_row} here: they are read a batch at a time")
+            why(f"a row of {problem.length} is short (up to {register_row} here)")
         elif fits if waits else problem.length <= _REDUCE_CHUNK:
             chosen = "row"
             if waits:

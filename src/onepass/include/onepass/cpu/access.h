@@ -173,7 +173,13 @@ inline void write_results(T* y, const C* results, int n) {
         constexpr int W = kLanes<float>;
         for (; i + W <= n; i += W) {
             alignas(kCacheLine) float once[W];
-            for (int k = 0; k < W; ++k) once[k] = sizeof(C) == 8 ? to_float_odd(results[i + k]) : results[i + k];
+            for (int k = 0; k < W; ++k) {
+                if constexpr (sizeof(C) == 8) {
+                    once[k] = to_float_odd(results[i + k]);
+                } else {
+                    once[k] = results[i + k];
+                }
+            }
             store(y + i, load(once));
         }
     }

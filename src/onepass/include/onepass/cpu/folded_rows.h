@@ -47,7 +47,8 @@ class FoldedRows {
                 case 1: return reduce<1>(begin, end);
                 case 2: return reduce<2>(begin, end);
                 case 3: return reduce<3>(begin, end);
-                default: return reduce<4>(begin, end);
+                default:
+                    if constexpr (W > 8) reduce<4>(begin, end);
             }
         };
         parallel_ranges(job_.rows, grain_of(job_.rows, row_bytes, kPlainRun, job_.threads), job_.threads, body);

@@ -42,6 +42,8 @@ class GradientShortRows : RowBatches<T> {
             if (last_ == 0) {
                 if (n_ == W) return held_rows<1, false>(begin, end, row_at);
                 if (n_ == 2 * W) return held_rows<2, false>(begin, end, row_at);
+                // Under a mask, a whole last vector would be the only load of its lines, and the processor does not
+                // look ahead behind those: from memory rows of 48 float32 took 1.9 to 2.2 times as long by one thread.
                 if (n_ == 3 * W) return held_rows<3, false>(begin, end, row_at);
                 if (n_ == 4 * W) return held_rows<4, false>(begin, end, row_at);
                 if (n_ == 8 * W && kVectorBytes == 64) return held_rows<8, false>(begin, end, row_at);
@@ -56,9 +58,9 @@ class GradientShortRows : RowBatches<T> {
     // Where rows that are no cache lines are put side by side on their way past the cache, and where longer ones go
     // there. log_softmax's gradients, which compute more, are not always faster for it. Measured on a Zen 5 from
     // memory, times of these over those of stores in the cache, by one thread and by two. AVX-512: rows of 33 to 120
-    // float32 0.78 to 0.97, of 17 1.16 and 0.91; of 144 to 512 float32 0.78 to 0.9 and 0.81 to 0.97; bfloat16 side by
-    // side 1.0, longer ones 1.06 to 1.27, but by two threads 0.79 to 0.87. AVX2: side by side 0.94 to 1.6 and 0.74
-    // to 1.3; of 144 to 512 float32 0.8 to 1.17 and 0.76 to 1.02, bfloat16 1.0.
+    // float32 0.76 to 0.97 and 0.66 to 0.85, of 17 1.16 and 0.91; of 144 to 512 float32 0.76 to 0.93 and 0.81 to 0.97;
+    // bfloat16 side by side 1.0, longer ones 1.06 to 1.27, but by two threads 0.79 to 0.89. AVX2: side by side 0.94 to
+    // 1.6 and 0.74 to 1.3; of 144 to 512 float32 0.8 to 1.17 and 0.76 to 1.02, bfloat16 1.0.
     static constexpr bool kJoins = RowOp::kOfProducts || (sizeof(T) == 4 && kVectorBytes == 64);
     static constexpr bool kWalksPastCache = RowOp::kOfProducts || sizeof(T) == 4;
 

@@ -55,18 +55,16 @@ ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit)
     if (last > 0) visit(1, load_n(x + (n - last), last, fill));
 }
 
-// Of no more vectors than may be added up before a sum goes to float64, kSumBlock.
+// Of no more vectors than may be added up before a sum goes to float64, kSumBlock. By four accumulators in the order of
+// sum_of.
 template <int kAccumulators, class T, class C = Compute<T>>
 ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n) {
     Vec<C> sum[kAccumulators];
     for (Vec<C>& s : sum) s = C(0);
     visit_few<kAccumulators>(x, static_cast<int>(n), C(0),
                              [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
-    if constexpr (kAccumulators == 4) {
-        sum[0] = sum[0] + sum[2];
-        sum[1] = sum[1] + sum[3];
-    }
-    return reduce_sum(sum[0] + sum[1]);
+    if constexpr (kAccumulators == 2) return reduce_sum(sum[0] + sum[1]);
+    if constexpr (kAccumulators == 4) return reduce_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
@@ -74,6 +72,7 @@ template <class T>
 inline double sum_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
+    if (sizeof(C) == 4 && n <= kFew<C>) return sum_of_few<2>(x, n);  // the same bits as row by row
     WideSum<C> total;
     Vec<C> sum[4] = {C(0), C(0), C(0), C(0)};
     const auto add = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
@@ -108,7 +107,8 @@ inline double sum_of(const T* x, std::int64_t n) {
 
 template <int kSign, class C>
 ONEPASS_INLINE double extreme_lane(Vec<C> v) {
-    return static_cast<double>(kSign > 0 ? reduce_max(v) : -reduce_max(Vec<C>(C(0)) - v));
+    const Vec<C> negative = Vec<C>(C(-0.0)) - v;  // and back: the sign of a zero is kept
+    return static_cast<double>(kSign > 0 ? reduce_max(v) : -reduce_max(negative));
 }
 
 // kSign = 1: the maximum, -1: the minimum. NaN if there is one.

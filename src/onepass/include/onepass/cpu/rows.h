@@ -1,6 +1,6 @@
 // Rows whose reduced axis is walked directly: one row is one unit of work, or, split, one chunk of a row.
 //
-//   registers  short rows, a batch at a time (short_rows.h; tiny ones: transposed.h)
+//   registers  short rows, a batch at a time (short_rows.h; tiny ones: transposed.h, folded_rows.h)
 //   row        the row waits in the first- or second-level cache
 //   online     the row is longer than the cache: one pass for its state, one to write (two reads of main memory)
 //   split      as online, the chunks of one row shared by all threads
@@ -10,7 +10,6 @@
 #pragma once
 
 #include "access.h"
-#include "folded_rows.h"
 #include "row_reductions.h"
 #include "short_rows.h"
 #include "transposed.h"

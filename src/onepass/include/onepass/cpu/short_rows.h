@@ -353,8 +353,8 @@ class ShortRows : RowBatches<T> {
 
     // ---- plain reductions ----
 
-    // The planner gives none that have more (_REGISTER_VECTORS).
-    static constexpr int kMostReduced = 8;  // vectors
+    // Vectors of a row: the planner gives none that have more (_SUM_REGISTER_ROW, _EXTREME_REGISTER_ROW).
+    static constexpr int kMostSummed = 2, kMostCompared = 8;
 
     void reduce(std::int64_t begin, std::int64_t end) const {
         switch (job_.op) {
@@ -365,11 +365,11 @@ class ShortRows : RowBatches<T> {
     }
 
     // Calls run for the number of vectors of a row, as a constant: most of what short ones take are loops and masks, if
-    // it is a variable (sums of 17 float32 23 cycles a row).
-    template <int kVectors = 1, class Run>
+    // it is a variable.
+    template <int kMost, int kVectors = 1, class Run>
     ONEPASS_INLINE void with_vectors(Run&& run) const {
-        if constexpr (kVectors < kMostReduced) {
-            if (n_ > kVectors * W) return with_vectors<kVectors + 1>(run);
+        if constexpr (kVectors < kMost) {
+            if (n_ > kVectors * W) return with_vectors<kMost, kVectors + 1>(run);
         }
         run.template operator()<kVectors>();
     }
@@ -399,7 +399,7 @@ class ShortRows : RowBatches<T> {
             for (int r = 0; r < b.count; ++r) result[r] = sum_of(b.x[r], n_);
         } else {
             V part[W];
-            with_vectors([&]<int kVectors>() ONEPASS_INLINE_BODY { this->add_up<kVectors>(b, part); });
+            with_vectors<kMostSummed>([&]<int kVectors>() ONEPASS_INLINE_BODY { this->add_up<kVectors>(b, part); });
             repeat_first(b, part);
             wide_sums(part, result);
         }
@@ -435,13 +435,16 @@ class ShortRows : RowBatches<T> {
     template <int kSign>
     void extreme(const Batch& b) const {
         V part[W], nan;
-        with_vectors([&]<int kVectors>() ONEPASS_INLINE_BODY { nan = this->extremes_of<kSign, kVectors>(b, part); });
+        with_vectors<kMostCompared>([&]<int kVectors>()
+                                        ONEPASS_INLINE_BODY { nan = this->extremes_of<kSign, kVectors>(b, part); });
         repeat_first(b, part);
         const V all = kSign > 0 ? maxima_across(part) : minima_across(part);
         alignas(kCacheLine) C result[W];
         store(result, all);
         if (reduce_sum(nan) != 0) {
-            for (int r = 0; r < b.count; ++r) result[r] = static_cast<C>(extreme_of<kSign>(b.x[r], n_));
+            for (int r = 0; r < b.count; ++r) {
+                if (has_nan(b.x[r], n_)) result[r] = static_cast<C>(__builtin_nan(""));
+            }
         }
         store_results(b, result);
     }

@@ -268,8 +268,8 @@ inline C scalar(T t) {
         return static_cast<C>(t);
     }
 }
-// Cut to 13 significant bits, the last of them set where that lost anything: what float32 holds, and rounds to 16 bits
-// as d does. Integers only, so that loops of it are vectors.
+// Cut to 13 significant bits, the last of them set where that lost anything: what rounds to 16 bits as d does. By
+// integers alone, so that loops of it are vectors; of comparisons of float64 g++ 12 makes wrong ones.
 inline float to_float_odd(double d) {
     constexpr std::uint64_t kCut = (std::uint64_t{1} << 40) - 1;
     const std::uint64_t bits = bit_cast<std::uint64_t>(d);

@@ -94,7 +94,7 @@ inline bool transposes(const Job& job) {
     if (elements > most_transposed<T>(job.op, job.inner.size) || !in_sequence<T>(job)) return false;
     if ((job.inner.size == 1 || !kTransposesMore) && job.length > kMostTransposedSteps) return false;
     // By AVX2 those longer than a vector are faster by batches as they are (short_rows.h). Measured on a Zen 5: maxima
-    // of 9 to 16 float32 0.6 of the time, bfloat16 0.7 to 0.6, sums 0.8.
+    // of 9 to 16 float32 0.6 of the time, bfloat16 0.7 to 0.6.
     if (kFolds<T> && is_plain(job.op) && job.inner.size == 1 && job.length > kLanes<float>) return false;
     if (is_gradient(job.op)) {
         const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
@@ -104,23 +104,23 @@ inline bool transposes(const Job& job) {
     return true;
 }
 
-// Whether sums, means and extremes are of rows whose steps have several elements, and which fill more than half of a
-// vector (of fewer elements, several share one when transposed) and no more memory than this.
-// Elements of a row, and of one whose steps fill whole vectors. Of longer ones several vectors at a time (tiles.h) are
-// faster. Measured with two threads, times of folding over those of tiles. AVX-512, a Zen 5: float32 sums of 2222x600x9
-// 0.71, 2000x600x10 0.96, 1500x800x10 1.16, 750x1000x16 0.90, 375x2000x16 0.95 and by one thread 1.04, maxima up to 0.1
-// less; bfloat16 1600x1500x10 0.80, 800x10000x3 0.87, 750x2000x16 0.66. AVX2: float32 1024x300x3 1.2 on a Zen 4;
-// bfloat16 8000x1000x3 0.80, 1600x5000x3 1.11 on a Zen 5.
+// Elements of a row that is folded, and of one whose steps fill whole vectors, at most. Of longer ones several vectors
+// at a time (tiles.h) are faster. Measured with two threads, times of folding over those of tiles. AVX-512, a Zen 5:
+// float32 sums of 2222x600x9 0.71, 2000x600x10 0.96, 1500x800x10 1.16, 750x1000x16 0.90, 375x2000x16 0.95 and by one
+// thread 1.04, maxima up to 0.1 less; bfloat16 1600x1500x10 0.80, 800x10000x3 0.87, 750x2000x16 0.66. AVX2: float32
+// 1024x300x3 1.2 on a Zen 4; bfloat16 8000x1000x3 0.80, 1600x5000x3 1.11 on a Zen 5.
 template <class T>
 constexpr int kMostFolded = kVectorBytes == 64 ? (sizeof(T) == 2 ? 32768 : 6144) : (sizeof(T) == 2 ? 4096 : 512);
 template <class T>
 constexpr int kMostFoldedWhole = kVectorBytes == 64 && sizeof(T) == 4 ? 16384 : kMostFolded<T>;
-// And of a row that is all of a job's, which fills no more than a vector. Measured on a Zen 5, one thread, times of
-// folding over those of transposed rows. AVX-512: float32 maxima of 6 0.84, of 8 0.85, of 12 0.6, of 16 0.65, sums of 6
-// 1.05, of 8 0.86, of 12 0.86; bfloat16 maxima of 6 0.95, of 8 to 16 0.97 to 0.86, but sums, which are rounded one by
-// one, 1.2 to 1.3. AVX2: float32 sums of 3 and 4 0.65, of 5 to 8 0.5, maxima 0.65 to 0.4; bfloat16 maxima of 4 to 8 0.9
-// to 0.75, sums 1.3 to 1.1.
+// At least, where steps have one element; there at most a vector's. Measured on a Zen 5, one thread, times of folding
+// over those of transposed rows. AVX-512: float32 maxima of 6 0.84, of 8 0.85, of 12 0.6, of 16 0.65, sums of 6 1.05,
+// of 8 0.86, of 12 0.86; bfloat16 maxima of 6 0.95, of 8 to 16 0.97 to 0.86, but sums, which are rounded one by one,
+// 1.2 to 1.3. AVX2: float32 sums of 3 and 4 0.65, of 5 to 8 0.5, maxima 0.65 to 0.4; bfloat16 maxima of 4 to 8 0.9 to
+// 0.75, sums 1.3 to 1.1.
 constexpr int kLeastFolded = kVectorBytes == 64 ? 8 : 3;
+// Whether this is a plain reduction of rows like that: whose steps have several elements, and which fill more than half
+// of a vector (of fewer, several share one when transposed), or whose steps have one.
 template <class T>
 inline bool folds(const Job& job) {
     constexpr int W = kLanes<float>;
