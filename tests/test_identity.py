@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY, random_array, same_bits
+from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY, nan_filled, random_array, same_bits
 
 import onepass
 from onepass import _engine, call
@@ -54,9 +54,10 @@ def test_split_and_online_agree(op, shape, dtype, threads):
     x = random_array(shape, dtype, sigma=5)
 
     def run(algorithm):
-        out = np.empty(x.shape if op in ("softmax", "log_softmax") else x.shape[:1], x.dtype)
+        out = nan_filled(x.shape if op in ("softmax", "log_softmax") else x.shape[:1], x.dtype)
         call.plan_and_run(op, x, -1, False, None, out, algorithm)
         assert _engine.last_algorithm() == algorithm
+        assert not np.isnan(out).any()
         return out
 
     online = run("online")

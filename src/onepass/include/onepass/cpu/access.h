@@ -172,15 +172,13 @@ inline void write_results(T* y, const C* results, int n) {
     if constexpr (sizeof(T) == 2) {
         constexpr int W = kLanes<float>;
         for (; i + W <= n; i += W) {
-            alignas(kCacheLine) float once[W];
-            for (int k = 0; k < W; ++k) {
-                if constexpr (sizeof(C) == 8) {
-                    once[k] = to_float_odd(results[i + k]);
-                } else {
-                    once[k] = results[i + k];
-                }
+            if constexpr (sizeof(C) == 8) {
+                alignas(kCacheLine) float odd[W];
+                for (int k = 0; k < W; ++k) odd[k] = to_float_odd(results[i + k]);
+                store(y + i, load(odd));
+            } else {
+                store(y + i, load(results + i));
             }
-            store(y + i, load(once));
         }
     }
     for (; i < n; ++i) y[i] = narrow_scalar<T>(results[i]);

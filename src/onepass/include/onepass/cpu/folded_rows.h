@@ -69,9 +69,7 @@ class FoldedRows {
         }
     }
 
-    bool adds_up_long_rows() const {
-        return (job_.op == Op::sum || job_.op == Op::mean) && elements_ > kAddedUp * span_;
-    }
+    bool adds_up_long_rows() const { return is_sum(job_.op) && elements_ > kAddedUp * span_; }
     void add_up_long_rows(std::int64_t begin, std::int64_t end) const {
         const FoldedRows rows(*this);  // as in reduce()
         job_.op == Op::mean ? rows.template long_sums<true>(begin, end) : rows.template long_sums<false>(begin, end);

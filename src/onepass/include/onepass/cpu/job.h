@@ -38,9 +38,9 @@ enum class Algorithm : std::uint8_t { registers, row, online, split, strided, pa
 
 ONEPASS_INLINE std::int64_t size_of(DType t) { return t == DType::f32 ? 4 : t == DType::f64 ? 8 : 2; }
 ONEPASS_INLINE bool is_gradient(Op op) { return op >= Op::softmax_backward; }
-ONEPASS_INLINE bool is_plain(Op op) {  // a reduction without exponentials
-    return op == Op::sum || op == Op::mean || op == Op::amax || op == Op::amin;
-}
+ONEPASS_INLINE bool is_sum(Op op) { return op == Op::sum || op == Op::mean; }
+// A reduction without exponentials.
+ONEPASS_INLINE bool is_plain(Op op) { return is_sum(op) || op == Op::amax || op == Op::amin; }
 ONEPASS_INLINE bool is_elementwise(Op op) { return op == Op::softmax || op == Op::log_softmax || is_gradient(op); }
 
 struct Axis {

@@ -35,8 +35,8 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
 }
 
 // Short rows. With so few instructions between them, and those in one loop, the processor has enough rows under way to
-// look ahead in memory as it does in a long one; what asks for sixteen rows at once (short_rows.h) is faster from a
-// cache, and half as fast from memory.
+// look ahead in memory as it does in a long one. To batches of sixteen (short_rows.h) are left rows of less than a
+// vector and, of extremes, a few.
 
 // Up to so many vectors, by two accumulators: a short row's are quickly brought together.
 template <class C>

@@ -605,15 +605,12 @@ class Tiles : TileGrid<T> {
 
     // ---- plain reductions of tiles that are one chunk, read and written where they lie ----
 
-    bool in_registers() const {
-        const bool plain = job_.op == Op::sum || job_.op == Op::mean || job_.op == Op::amax || job_.op == Op::amin;
-        return plain && !packed_ && x_direct_ && Grid::y_direct_ && chunks() == 1;
-    }
+    bool in_registers() const { return is_plain(job_.op) && !packed_ && x_direct_ && Grid::y_direct_ && chunks() == 1; }
 
     void reduce_in_registers(const Unit& u) const {
         const ColumnReduction<T> columns = reduction(u, 0, tile_rows());
         T* const y = reinterpret_cast<T*>(u.y);
-        if (job_.op == Op::sum || job_.op == Op::mean) return columns.results(job_.op == Op::mean, y);
+        if (is_sum(job_.op)) return columns.results(job_.op == Op::mean, y);
         if (job_.op == Op::amax ? columns.template extremes<1>(y) : columns.template extremes<-1>(y)) return;
         chunked_unit(u);
     }

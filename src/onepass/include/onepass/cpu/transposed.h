@@ -127,7 +127,7 @@ inline bool folds(const Job& job) {
     const std::int64_t inner = job.inner.size, elements = job.length * inner;
     if (!kFolds<T> || !is_plain(job.op) || inner > W) return false;
     if (inner == 1) {
-        const bool rounds = sizeof(T) == 2 && (job.op == Op::sum || job.op == Op::mean);
+        const bool rounds = sizeof(T) == 2 && is_sum(job.op);
         return !rounds && elements >= kLeastFolded && elements <= W && in_sequence<T>(job);
     }
     const std::int64_t most = W % inner == 0 ? kMostFoldedWhole<T> : kMostFolded<T>;
