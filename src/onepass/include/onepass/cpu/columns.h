@@ -151,7 +151,7 @@ class TileInPlace {
     std::int64_t at_once(std::int64_t most) const { return width_ <= kGroup * W ? most : TileGrid<T>::kFewRows; }
 
     ONEPASS_INLINE void fetch(std::int64_t d) const {
-        if (d < rows_) fetch_soon(at_ + d * stride_, width_);
+        if (d < rows_) fetch_into<2>(at_ + d * stride_, width_);
     }
 
     const T* at_;

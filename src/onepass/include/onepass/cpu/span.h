@@ -230,7 +230,7 @@ template <class T>
 struct Fetch {
     const T* next;  // may be null
     ONEPASS_INLINE void operator()(std::int64_t i) const {
-        if (next) fetch_soon(next + i, 4 * kLanes<Compute<T>>);
+        if (next) fetch_into<2>(next + i, 4 * kLanes<Compute<T>>);
     }
 };
 
