@@ -1,23 +1,32 @@
 """What a call on a tiny tensor costs the host, without a gradient, where one is recorded, and with its backward pass:
-torch's operators, the same while onepass.install routes them, and onepass.
+torch's operators, the same while onepass.install routes them, and onepass, with and without what `onepass
+build-torch-extension` builds.
 
     python benchmarks/host_calls.py [--device cuda] [--json F]
 
-Needs torch. 8 x 8 float32; windows of 10 ms in a new random order each round, medians of 41.
+Needs torch and a C++ compiler. 8 x 8 float32; windows of 10 ms in a new random order each round, medians of 41;
+`of_torch` are medians of ratios within a round.
 """
 
 import argparse
 import json
 import platform
+import statistics
 import timeit
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
 import onepass
+from onepass import arrays
 from onepass.bench import timing
+from onepass.torch import extension, tensors
 
+if torch.__version__ not in extension.built():
+    extension.build()
+_BUILT = extension.load()
 _EFFORT = timing.Effort(rounds=41, most_rounds=41, window_seconds=0.01)
 
 
@@ -27,6 +36,22 @@ class InstalledTimer(timeit.Timer):
     def timeit(self, number: int = 1) -> float:
         with onepass.installed():
             return super().timeit(number)
+
+
+class ExtensionTimer(timeit.Timer):
+    """Of calls with the extension."""
+
+    def timeit(self, number: int = 1) -> float:
+        use(_BUILT)
+        try:
+            return super().timeit(number)
+        finally:
+            use(None)
+
+
+def use(built: ModuleType | None) -> None:
+    arrays.make_tensors_by(torch, built)
+    tensors.record_by(built)
 
 
 def calls(device: str) -> dict[str, Callable[[], torch.Tensor]]:
@@ -47,15 +72,26 @@ def calls(device: str) -> dict[str, Callable[[], torch.Tensor]]:
     return found
 
 
+def of_torch(name: str, timings: dict[str, timing.Timing]) -> float:
+    """A call's time over that of torch's operator, which is not routed, in the same round: a processor's clock changes
+    from one to the next."""
+    torchs = timings[f"{name.partition(':')[0]}: torch"]
+    return statistics.median(a.seconds / b.seconds for a, b in zip(timings[name].windows, torchs.windows, strict=True))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="F")
     options = parser.parse_args()
+    onepass.softmax(torch.zeros(1))  # from here on onepass knows torch
+    use(None)
     timers: dict[str, timeit.Timer] = {}
     for name, call in calls(options.device).items():
         timers[name] = timeit.Timer(call)
         timers[f"{name}, installed"] = InstalledTimer(call)
+        if "onepass" in name:
+            timers[f"{name}, extension"] = ExtensionTimer(call)
     for timer in timers.values():
         timer.timeit(3)  # plans, imports, compiles
     timings = timing.interleave(timers, _EFFORT)
@@ -64,6 +100,7 @@ def main() -> None:
         "onepass": onepass.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or "cpu",
         "microseconds": {name: round(timings[name].median * 1e6, 2) for name in sorted(timings)},
+        "of_torch": {name: round(of_torch(name, timings), 3) for name in sorted(timings) if ": onepass" in name},
     }
     text = json.dumps(found, indent=1)
     print(text)

@@ -36,6 +36,10 @@ struct {
     int kind = -1;
     PyObject* notice = nullptr;
 } told_of_writes;
+struct {
+    int kind = -1;
+    MakeTensor make = nullptr;
+} tensor_maker;
 
 struct Watched {
     PyObject* function;
@@ -130,7 +134,10 @@ bool is_its_memory(PyObject* object, const ArrayView& view) {
 bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view) {
     const bool is_torchs = known.requires_grad != nullptr;
     // Nor does DLPack say anything of gradients.
-    if (is_torchs && !data_only && !requires_grad_is(object, known, Py_False)) return false;
+    if (is_torchs && !data_only && !requires_grad_is(object, known, Py_False)) {
+        view.requires_grad = true;
+        return false;
+    }
     view.kind = known.kind;
     return view_tensor(object, known.api, view) && (!is_torchs || is_its_memory(object, view));
 }
@@ -292,8 +299,6 @@ bool view_array(PyObject* object, ArrayView& view) {
 DataOnly::DataOnly() : before_(data_only) { data_only = true; }
 DataOnly::~DataOnly() { data_only = before_; }
 
-bool requires_grad(PyObject* object) { return type_that_requires_grad(object) != nullptr; }
-
 bool only_requires_grad(PyObject* object) {
     const ExchangeType* known = type_that_requires_grad(object);
     if (!known) return false;
@@ -396,9 +401,15 @@ dlpack::DataType dlpack_dtype(DType dtype) {
 PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data) {
     auto bytes = static_cast<std::size_t>(size_of(dtype));
     for (int i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(shape[i]);
+    const bool in_block = like.device == kCpu && bytes >= kSmallestBlock;
+    if (like.kind == tensor_maker.kind && !in_block) {
+        return tensor_maker.make(static_cast<int>(dtype), like.device, ndim, shape, data);
+    }
     return like.api ? new_exchange(like.api, like.device, dtype, ndim, shape, bytes, data)
                     : new_numpy(dtype, ndim, shape, bytes, data);
 }
+
+void make_tensors_by(int kind, MakeTensor make) { tensor_maker = {make ? kind : -1, make}; }
 
 bool register_exchange_type(PyObject* type) {
     for (const ExchangeType& known : exchange_types) {

@@ -49,6 +49,7 @@ struct ArrayView {
     const dlpack::ExchangeApi* api;  // null without one
     const Producer* producer;        // null unless it was read by `__dlpack__`
     Owner owner;
+    bool requires_grad = false;  // for which it was refused (view_array)
 };
 
 bool import_numpy();  // false with a Python exception set
@@ -69,13 +70,17 @@ class DataOnly {
    private:
     bool before_;
 };
-// Whether an object is a tensor that requires grad, and whether nothing but that keeps it from being a hot call's.
-bool requires_grad(PyObject* object);
+// Whether an object is a tensor that nothing but requiring grad keeps from being a hot call's.
 bool only_requires_grad(PyObject* object);
 // As view_array, of a tensor that is known to have this API and no gradient.
 bool view_tensor(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& view);
 // What DLPack says of an array. False for dtypes, devices and numbers of dimensions that the kernels do not know.
 bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view);
+
+// Makes tensors of one kind (ArrayView) on a CPU (device kCpu) or a GPU at less cost than DLPack, which makes two: a
+// new reference, and where its elements go; null with an exception set. torch/extension.cpp has one.
+using MakeTensor = PyObject* (*)(int dtype, int device, int ndim, const std::int64_t* shape, void** data);
+void make_tensors_by(int kind, MakeTensor make);
 
 // A new contiguous array of the same kind and on the same device as `like`, which is NumPy's or has an exchange API.
 // Its memory in `data`; null with a Python exception set.

@@ -258,6 +258,21 @@ PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const 
     return run_gpu(gpu, bound.result, in, out, out ? out_view : nullptr);
 }
 
+namespace {
+
+// A call whose plan is remembered; None: it is not, or somebody watches.
+PyObject* run_remembered(const Key& key, const ArrayView& x, PyObject* out, const ArrayView& out_view) {
+    if (is_watched(x)) Py_RETURN_NONE;
+    const auto found = remembered.find(key);
+    if (found == remembered.end()) Py_RETURN_NONE;
+    // Exactly in place is fine: every kernel has read an element before it writes it.
+    if (out && overlap_of(x, out_view) == Overlap::some) Py_RETURN_NONE;
+    const std::shared_ptr<const Bound> bound = found->second;  // keeps it while the GIL is released
+    return run_bound(*bound, {&x}, out, &out_view);
+}
+
+}  // namespace
+
 PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (count != 7) {
         PyErr_SetString(PyExc_TypeError, "call(op, x, dim, keepdim, dtype, out, algorithm)");
@@ -267,19 +282,21 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     ArrayView x, out;
     bool has_out;
     if (!key_of(args, key, x, out, has_out)) {
-        if (requires_grad(args[1])) return record(args);
+        if (x.requires_grad) return record(args);
         Py_RETURN_NONE;
     }
-    if (is_watched(x)) Py_RETURN_NONE;
-    const auto found = remembered.find(key);
-    if (found == remembered.end()) Py_RETURN_NONE;
-    if (has_out) {
-        // Exactly in place is fine: every kernel has read an element before it writes it.
-        const Overlap overlap = overlap_of(x, out);
-        if (overlap == Overlap::some) Py_RETURN_NONE;
+    return run_remembered(key, x, has_out ? args[5] : nullptr, out);
+}
+
+PyObject* call_unrecorded(PyObject* const* args) {
+    Key key;
+    ArrayView x, out;
+    bool has_out;
+    {
+        const DataOnly views;
+        if (!key_of(args, key, x, out, has_out)) Py_RETURN_NONE;
     }
-    const std::shared_ptr<const Bound> bound = found->second;  // keeps it while the GIL is released
-    return run_bound(*bound, {&x}, has_out ? args[5] : nullptr, &out);
+    return run_remembered(key, x, has_out ? args[5] : nullptr, out);
 }
 
 PyObject* call_gradient(PyObject*, PyObject* const* args, Py_ssize_t count) {

@@ -247,6 +247,17 @@ NB_MODULE(_engine, m) {
     m.def("last_algorithm", &last_algorithm);
     m.def("last_form", &last_form);
     m.def("assume_looking_far_ahead", [](bool so) { return std::exchange(looks_far_ahead, so); });
+    m.def(
+        "make_tensors_by",
+        [](nb::handle tensor_type, nb::object capsule) {
+            TensorKind kind;
+            if (!tensor_kind(tensor_type.ptr(), kind)) return false;
+            void* make = capsule.is_none() ? nullptr : PyCapsule_GetPointer(capsule.ptr(), "onepass.make_tensor");
+            if (!capsule.is_none() && !make) throw nb::python_error();
+            make_tensors_by(kind.number, reinterpret_cast<MakeTensor>(make));
+            return true;
+        },
+        "tensor_type"_a, "capsule"_a.none());
     m.def("borrow_threads", [](nb::handle tensor_type) {
         TensorKind kind;
         if (!torch_shim::find() || !tensor_kind(tensor_type.ptr(), kind)) return false;
@@ -257,9 +268,13 @@ NB_MODULE(_engine, m) {
         TensorKind kind;
         if (tensor_kind(tensor_type.ptr(), kind)) tell_of_writes(kind.number, notice.ptr());
     });
-    m.def("set_recorder", [](nb::callable is_grad_enabled, nb::tuple functions, nb::callable unrecorded) {
-        set_recorder(is_grad_enabled.ptr(), functions.ptr(), unrecorded.ptr());
-    });
+    m.def(
+        "set_recorder",
+        [](nb::callable is_grad_enabled, nb::callable is_transforming, nb::tuple functions, nb::callable unrecorded,
+           nb::object attach) {
+            set_recorder(is_grad_enabled.ptr(), is_transforming.ptr(), functions.ptr(), unrecorded.ptr(), attach.ptr());
+        },
+        "is_grad_enabled"_a, "is_transforming"_a, "functions"_a, "unrecorded"_a, "attach"_a.none());
     m.def(
         "set_recording_operators", [](nb::object functions) { set_recording_operators(functions.ptr()); },
         "functions"_a.none());

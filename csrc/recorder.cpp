@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "arrays.h"
+#include "calls.h"
 
 namespace onepass {
 namespace {
@@ -13,7 +14,9 @@ constexpr long kLogsumexp = 2;
 // References that live as long as the process; null before they are set.
 struct {
     PyObject* is_grad_enabled = nullptr;
+    PyObject* is_transforming = nullptr;
     PyObject* functions = nullptr;
+    PyObject* attach = nullptr;
     PyObject* unrecorded = nullptr;
     PyObject* operators = nullptr;
 } recorder;
@@ -35,12 +38,29 @@ PyObject* by_operator(long op, PyObject* const* args) {
     return y;
 }
 
+// The result, made known to autograd in C++. None: it is not for here.
+PyObject* by_node(long op, PyObject* const* args) {
+    PyObject* y = call_unrecorded(args);
+    if (y == Py_None && only_requires_grad(args[1])) {  // its plan has to be made
+        Py_DECREF(y);
+        y = PyObject_Vectorcall(recorder.unrecorded, args, 7, nullptr);
+    }
+    if (!y || y == Py_None) return y;
+    PyObject* given[] = {y, args[1], args[2], args[3]};
+    PyObject* attached = PyObject_Vectorcall(PyTuple_GetItem(recorder.attach, op), given, 4, nullptr);
+    Py_DECREF(y);
+    return attached;
+}
+
 }  // namespace
 
-void set_recorder(PyObject* is_grad_enabled, PyObject* functions, PyObject* unrecorded) {
+void set_recorder(PyObject* is_grad_enabled, PyObject* is_transforming, PyObject* functions, PyObject* unrecorded,
+                  PyObject* attach) {
     replace(recorder.is_grad_enabled, is_grad_enabled);
+    replace(recorder.is_transforming, is_transforming);
     replace(recorder.functions, functions);
     replace(recorder.unrecorded, unrecorded);
+    replace(recorder.attach, attach == Py_None ? nullptr : attach);
 }
 
 void set_recording_operators(PyObject* functions) {
@@ -51,6 +71,7 @@ PyObject* record(PyObject* const* args) {
     if (!recorder.functions) Py_RETURN_NONE;
     const long op = PyLong_AsLong(args[0]);
     const bool recorded = op < kRecorded && args[5] == Py_None;
+    if (recorder.attach && recorded) return by_node(op, args);
     if (recorder.operators && recorded) {
         PyObject* y = by_operator(op, args);
         if (y || PyErr_Occurred()) return y;
@@ -61,6 +82,10 @@ PyObject* record(PyObject* const* args) {
     Py_DECREF(enabled);
     if (enabled != Py_True) return PyObject_Vectorcall(recorder.unrecorded, args, 7, nullptr);
     if (!recorded) Py_RETURN_NONE;
+    PyObject* transforming = PyObject_CallNoArgs(recorder.is_transforming);
+    if (!transforming) return nullptr;
+    Py_DECREF(transforming);
+    if (transforming == Py_True) Py_RETURN_NONE;
     PyObject* function = PyTuple_GetItem(recorder.functions, op);
     if (op == kLogsumexp) {
         PyObject* given[] = {args[1], args[2], args[3], args[4], args[6], Py_None};

@@ -91,6 +91,36 @@ def gpu(stub, monkeypatch, kernels):
     launch.read_device.cache_clear()
 
 
+@pytest.fixture(scope="session")
+def torch_extension(tmp_path_factory):
+    """The C++ of the PyTorch layer, built for this run."""
+    from onepass.torch import extension
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONEPASS_CACHE_DIR", str(tmp_path_factory.mktemp("extension")))
+        extension.build()
+        return extension.load()
+
+
+@pytest.fixture(params=["python", "c++"])
+def recorded_by(request):
+    """Who makes results that are tensors, and records them for autograd: a Function in Python, or a node in C++."""
+    import torch
+
+    from onepass import arrays
+    from onepass.torch import extension, tensors
+
+    onepass.softmax(torch.zeros(1))  # from here on onepass knows torch
+
+    def use(built):
+        arrays.make_tensors_by(torch, built)
+        tensors.record_by(built)
+
+    use(request.getfixturevalue("torch_extension") if request.param == "c++" else None)
+    yield request.param
+    use(extension.load())
+
+
 def pytest_configure(config):
     # pytest-xdist would begin with the files of most tests; here those of few take longest, and one would be left over.
     if hasattr(config.option, "loadscopereorder"):

@@ -8,7 +8,10 @@ from torch_cases import DEVICES, FAMILY, assert_like, random_tensor
 import onepass
 from onepass import _engine
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*")  # torch loads its rules for tangents with it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*"),  # torch loads its rules for tangents with it
+    pytest.mark.usefixtures("recorded_by"),
+]
 
 # Shape, dim and algorithm: each CPU algorithm on the rows or tiles that it is for.
 CHECKED = {
@@ -41,7 +44,7 @@ def by_torch(op, x, dim, dtype=None):
 
 @pytest.mark.parametrize("op", FAMILY)
 @pytest.mark.parametrize("name", CHECKED)
-def test_against_differences(name, op):
+def test_against_differences(name, op, recorded_by):
     shape, dim, algorithm = CHECKED[name]
     x = random_tensor(shape).requires_grad_()
 
@@ -49,7 +52,9 @@ def test_against_differences(name, op):
         return getattr(onepass, op)(x, dim, algorithm=algorithm)
 
     y = function(x)
-    assert y.grad_fn is not None
+    node = {"softmax": "Softmax", "log_softmax": "LogSoftmax", "logsumexp": "LogSumExp"}[op] + "Backward"
+    assert y.grad_fn.name() == node
+    assert type(y.grad_fn).__name__ == (node if recorded_by == "python" else "CppFunction")
     assert algorithm in (None, _engine.last_algorithm())
     assert gradcheck(function, x, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True)
     assert gradgradcheck(function, x, check_fwd_over_rev=True, check_rev_over_rev=True)
@@ -276,6 +281,41 @@ def test_an_out_that_requires_grad_is_written_where_nothing_is_recorded(device):
             assert_like(out, torch._softmax_backward_data(x, x, 1, x.dtype))
         with pytest.raises(ValueError, match=r"out= has no gradient"):
             onepass.softmax(other, 1, out=out)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of what is traced
+@pytest.mark.parametrize("op", FAMILY)
+@pytest.mark.parametrize("dim", [1, (0, 1)], ids=str)
+def test_compiled_autograd_traces_one_graph(op, dim):
+    from torch._dynamo import compiled_autograd
+
+    torch._dynamo.reset()
+    compiled_autograd.reset()
+    x = random_tensor((3, 4)).requires_grad_()
+    y = getattr(onepass, op)(x, dim)
+    expected = torch.autograd.grad(y, x, torch.cos(y.detach()), retain_graph=True)[0]
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph
+
+    with compiled_autograd._enable(torch.compile(backend=keep, fullgraph=True)):
+        y.backward(torch.cos(y.detach()))
+    assert [f"onepass.{op}_backward" in graph.code for graph in graphs] == [True]
+    assert_like(x.grad, expected, scale=1.0)
+
+
+@pytest.mark.parametrize("op", FAMILY)
+def test_beside_a_transform(op):
+    """A tensor that requires grad, and is none of the transform that is under way."""
+    x, v = random_tensor((3, 4)).requires_grad_(), random_tensor((3, 4), seed=1)
+
+    def through(function):
+        y = torch.func.vmap(lambda w: w * function(x, 1).square().sum())(v)
+        return y, torch.autograd.grad(y.sum(), x)[0]
+
+    assert_like(through(getattr(onepass, op)), through(getattr(torch, op)), scale=1.0)
 
 
 def test_from_several_threads():

@@ -343,7 +343,8 @@ def test_layouts(device):
         ("logsumexp", "aten::logsumexp", "LogsumexpBackward0"),
     ],
 )
-def test_a_recorded_call_of_onepass_goes_through_torchs_operator(op, routed, node):
+@pytest.mark.parametrize("recorded_by", ["python"], indirect=True)
+def test_a_recorded_call_of_onepass_goes_through_torchs_operator(recorded_by, op, routed, node):
     """It records in C++ there."""
     function = getattr(onepass, op)
     x = random_tensor((3, 4)).requires_grad_()
@@ -364,6 +365,18 @@ def test_a_recorded_call_of_onepass_goes_through_torchs_operator(op, routed, nod
         assert served(routed) == before
     assert torch.equal(y, alone)
     assert type(function(x).grad_fn).__name__ != node, "no longer routed"
+
+
+@pytest.mark.parametrize("recorded_by", ["c++"], indirect=True)
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+def test_a_recorded_call_of_onepass_stays_in_the_extension(op, recorded_by):
+    x = random_tensor((3, 4)).requires_grad_()
+    with onepass.installed():
+        y = getattr(onepass, op)(x)
+        assert type(y.grad_fn).__name__ == "CppFunction"
+        assert all(counts == {"onepass": 0, "torch": 0} for counts in onepass.installed_stats().values())
+        dx = torch.autograd.grad(y, x, torch.cos(y.detach()))[0]
+    assert_like(dx, torch.autograd.grad(getattr(torch, op)(x, -1), x, torch.cos(y.detach()))[0], scale=1.0)
 
 
 def test_counts_of_several_threads_add_up():

@@ -8,7 +8,7 @@ if [[ $# -gt 1 || ($fix != "" && $fix != --fix) ]]; then
     echo "usage: tools/lint.sh [--fix]" >&2
     exit 2
 fi
-mapfile -t sources < <(find csrc src/onepass/include tests -name '*.h' -o -name '*.cpp' | sort)
+mapfile -t sources < <(find csrc src/onepass tests -name '*.h' -o -name '*.cpp' | sort)
 
 step() {
     echo "+ $*"

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from . import _engine
 from .problem import ITEMSIZE
+from .torch import extension
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of the engine's DType
 SUPPORTED = "float32, float64, float16 or bfloat16"
@@ -66,8 +68,10 @@ def is_tensor(x: Any) -> bool:
 
 
 def watch_torch(torch: Any) -> None:
-    """Tell the engine which tensors it may read by itself, and while what is active it must not."""
+    """Tell the engine, once, which tensors it may read by itself, and while what is active it must not."""
     global _watched_torch
+    if torch is _watched_torch:
+        return
     _watched_torch = torch
     _engine.watch_forward_ad(vars(torch.autograd.forward_ad))
     # A dispatch mode (FakeTensorMode, make_fx) and a trace see operators; a call past the dispatcher would be a
@@ -78,10 +82,16 @@ def watch_torch(torch: Any) -> None:
     _engine.watch(torch._C._is_any_autocast_enabled, True)
     for kind in (torch.Tensor, torch.nn.Parameter):
         _engine.register_exchange_type(kind)
+    make_tensors_by(torch, extension.load())
     # torch's own threads look for more work after each of its operators: others would have to share cores with them.
     _engine.borrow_threads(torch.Tensor)
     # What autograd has saved and a caller then has overwritten: backward has to find out.
     _engine.tell_of_writes(torch.Tensor, torch.autograd.graph.increment_version)
+
+
+def make_tensors_by(torch: Any, built: ModuleType | None) -> None:
+    """Results are made by this extension, or by DLPack."""
+    _engine.make_tensors_by(torch.Tensor, None if built is None else built.make_tensor)
 
 
 def _describe(op: str, name: str, array: Any, x: Any, wrap: Callable[[Any], Any]) -> Input:

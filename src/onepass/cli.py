@@ -1,4 +1,4 @@
-"""The `onepass` command: run, explain, doctor, bench, cache."""
+"""The `onepass` command: run, explain, doctor, bench, build-torch-extension, cache."""
 
 from __future__ import annotations
 
@@ -130,6 +130,22 @@ def doctor() -> None:
     from onepass.doctor import report
 
     report()
+
+
+@app.command()
+def build_torch_extension() -> None:
+    """Compile, for the torch that is installed, what makes calls on small tensors cheaper: results are made, and
+    recorded for autograd, in C++. Takes a C++ compiler and half a minute, once for each version of torch; processes
+    that start later use it.
+    """
+    from onepass.torch import extension
+
+    try:
+        with _failures():
+            typer.echo(extension.build())
+    except (extension.BuildError, ImportError) as error:
+        typer.echo(f"onepass: error: {error}", err=True)
+        raise typer.Exit(1) from error
 
 
 @app.command()

@@ -17,6 +17,7 @@ from onepass import _engine
 from onepass.cuda.compile import cache
 from onepass.cuda.launch import read_device
 from onepass.machine import this_machine
+from onepass.torch import extension
 
 
 def report() -> None:
@@ -36,6 +37,7 @@ def report() -> None:
         ("result cache", f"at most {_binary(stats['bound_bytes'])}, now {_binary(stats['cached_bytes'])}"),
         *((package, _installed(package) or "missing") for package in ("numpy", "ml-dtypes")),
         ("torch", _torch()),
+        ("torch extension", _torch_extension()),
         *_gpus(),
         ("GPU compiler", _compiler()),
         ("GPU kernels", _kernel_cache()),
@@ -64,6 +66,12 @@ def _installed(package: str) -> str | None:
 
 def _torch() -> str:
     return _installed("torch") or "missing; only needed for torch tensors: pip install torch"
+
+
+def _torch_extension() -> str:
+    if versions := extension.built():
+        return f"for torch {', '.join(versions)}"
+    return "none; small calls cost less after onepass build-torch-extension"
 
 
 def _gpus() -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 _MAGIC = b"onepass\x01"
 _HEADER = struct.Struct("<8s32sQ")  # magic, digest, bytes that follow
 _SUFFIX = ".kernel"
-_TEMPORARY = "writing-"
+TEMPORARY = "writing-"  # what a file is called until it is whole
 _MOST_BYTES = 256 << 20  # about ten thousand kernels
 _KEPT_SHARE = 0.75  # of the bound is left when it was passed: not every write should have to look for the oldest
 _ABANDONED_SECONDS = 3600.0  # after which what somebody was writing will not be finished
@@ -40,6 +40,12 @@ def default_folder() -> Path | None:
         return Path.home() / ".cache" / "onepass"
     except RuntimeError:
         return None
+
+
+def only_mine(folder: Path) -> bool:
+    """Whether nobody but this user may write to a folder. Raises OSError where there is none."""
+    status = folder.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class KernelCache:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._safe():
                 return
-            handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self.folder)  # for this user only
+            handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=self.folder)  # for this user only
             try:
                 with open(handle, "wb") as file:
                     file.write(_pack(key, payload))
@@ -119,7 +125,7 @@ class KernelCache:
         found = []
         try:
             for item in os.scandir(self.folder) if self.folder is not None else ():
-                if item.name.endswith(_SUFFIX) or item.name.startswith(_TEMPORARY):
+                if item.name.endswith(_SUFFIX) or item.name.startswith(TEMPORARY):
                     with contextlib.suppress(OSError):
                         found.append((Path(item.path), item.stat(follow_symlinks=False)))
         except FileNotFoundError:
@@ -146,11 +152,10 @@ class KernelCache:
         """Whether nobody but this user may put code into the folder that this user's GPU would run."""
         assert self.folder is not None
         try:
-            status = self.folder.stat()
+            if only_mine(self.folder):
+                return True
         except OSError:
             return False
-        if status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return True
         self._warn("others may write there: make it yours alone (chown, chmod 700) or set ONEPASS_CACHE_DIR")
         return False
 

@@ -3,7 +3,7 @@
 One `autograd.Function` for each operation and for each of its gradients. Two ways lead to them:
 
 - A call on a plain tensor that requires grad applies the Function at once, below its Python wrapper: about 3 us less
-  than through the dispatcher and a Function with setup_context.
+  than through the dispatcher and a Function with setup_context. Or a node in C++, where one was built (extension.py).
 - The operators (operators.py) apply it as their kernel for the Autograd keys. To torch.func that is one more operator
   to differentiate level by level, so one Function serves autograd, forward mode, torch.func in any nesting, and
   compilers that trace it.
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -53,7 +55,7 @@ def _list(x: Tensor, dim: Dims) -> list[int]:
 
 def _is_memory(dy: Tensor) -> bool:
     """Whether a gradient may be computed past the dispatcher: nobody will differentiate it, or sees it."""
-    return not torch.is_grad_enabled() and _engine.is_plain(dy)
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and _engine.is_plain(dy)
 
 
 def _backward(op: str, dy: Tensor, y: Tensor, dim: Dims, dtype: torch.dtype) -> Tensor:
@@ -326,5 +328,23 @@ for _name, _function, _defaults in (
 ):
     operators.register(_name, _autograd_kernel(getattr(operators, _name), _function, _defaults), "Autograd")
 
-RECORDED: tuple[Callable[..., Tensor], ...] = (_applied(Softmax), _applied(LogSoftmax), _applied(LogSumExp))
-"""What the engine applies at once to plain tensors that require grad, by its numbers of the operations."""
+_RECORDED: dict[str, tuple[type[Function], Callable[..., Tensor]]] = {
+    "softmax": (Softmax, partial(_backward, "softmax_backward")),
+    "log_softmax": (LogSoftmax, partial(_backward, "log_softmax_backward")),
+    "logsumexp": (LogSumExp, _logsumexp_backward),
+}  # by the engine's numbers
+
+
+def recording(extension: ModuleType | None) -> tuple[tuple[Callable[..., Tensor], ...], Any]:
+    """How the engine records calls of plain tensors: the Functions that it applies, and, of the extension, what makes
+    a result known to autograd instead."""
+    functions = tuple(_applied(function) for function, _ in _RECORDED.values())
+    if extension is None:
+        return functions, None
+    attach = (
+        extension.attach_of(
+            f"{function.__name__}Backward", op == "logsumexp", _engine, NUMBERS[f"{op}_backward"], backward
+        )
+        for op, (function, backward) in _RECORDED.items()
+    )
+    return functions, tuple(attach)

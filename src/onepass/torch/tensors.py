@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ..arrays import DTYPES, resolve_dtype
 from ..call import NUMBERS, OPS, check_not_empty, run_planned
 from ..call_gradients import run_planned as gradients_on_memory
 from ..problem import normalize_dims
-from . import data, gradients, operators
+from . import data, extension, gradients, operators
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _TRACED = (FakeTensor, FunctionalTensor)  # stand for a plain tensor while something is traced
@@ -39,7 +40,14 @@ def _unrecorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out
     return data.forward(OPS[number], x, dim, keepdim, dtype, out, algorithm)
 
 
-_engine.set_recorder(torch.is_grad_enabled, gradients.RECORDED, _unrecorded)
+def record_by(extension: ModuleType | None) -> None:
+    """Calls of plain tensors that require grad are recorded by nodes of this extension, or by Functions."""
+    functions, attach = gradients.recording(extension)
+    transforming = torch._C._are_functorch_transforms_active
+    _engine.set_recorder(torch.is_grad_enabled, transforming, functions, _unrecorded, attach)
+
+
+record_by(extension.load())
 
 
 def _unusual(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:

@@ -1,0 +1,130 @@
+"""What of the PyTorch layer is C++ (extension.cpp): built on request, loaded where it was built.
+
+torch has no interface for nodes of autograd that stays the same from one version to the next, so no wheel of onepass
+can hold this. Without it everything works; with it a call on a small tensor costs two thirds, and half where it is
+recorded. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+from ..cuda.cache import TEMPORARY, default_folder, only_mine
+
+_SOURCE = Path(__file__).with_name("extension.cpp")
+_MODULE = "onepass_torch_extension"
+_PREFIX = "torch-extension-"
+
+
+class BuildError(RuntimeError):
+    """The extension cannot be built here, and why."""
+
+
+def built() -> list[str]:
+    """The versions of torch that it was built for, with this Python and this onepass."""
+    return sorted(path.name.removeprefix(_PREFIX).partition(_key())[0] for path in _files("*"))
+
+
+def load() -> ModuleType | None:
+    """The extension for the torch of this process, or None."""
+    import torch
+
+    files = _files(torch.__version__)
+    if not files:
+        return None
+    path = files[0]
+    if not only_mine(path.parent):
+        _warn(f"others may write to {path.parent}: make it yours alone (chown, chmod 700) or set ONEPASS_CACHE_DIR")
+        return None
+    if path.name != _name(torch.__version__, path.read_bytes()):  # to load a part of a file would end the process
+        _warn(f"{path} is damaged; build it again: onepass build-torch-extension")
+        return None
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    assert spec is not None and spec.loader is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:  # a torch of the same version, built otherwise
+        _warn(f"{error}; build it again: onepass build-torch-extension")
+        return None
+    return module
+
+
+def build() -> Path:
+    """Compile it for the torch that is installed. Returns the file; raises BuildError, ImportError without torch."""
+    import torch
+
+    folder = default_folder()
+    if folder is None:
+        raise BuildError("there is nowhere to put it: this user has no home; set ONEPASS_CACHE_DIR")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not only_mine(folder):
+        raise BuildError(f"others may write to {folder}: make it yours alone, or set ONEPASS_CACHE_DIR")
+    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+    os.close(handle)
+    try:
+        _compile(Path(torch.__file__).parent, temporary)
+        path = folder / _name(torch.__version__, Path(temporary).read_bytes())
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    for other in _files(torch.__version__):
+        if other != path:  # damaged, or by another compiler
+            other.unlink(missing_ok=True)
+    return path
+
+
+def _compile(torch: Path, target: str) -> None:
+    compiler = _compiler()
+    includes = [sysconfig.get_path("include"), str(torch / "include"), str(torch / "include/torch/csrc/api/include")]
+    options = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={_MODULE}"]
+    # No path to torch's libraries is kept: who loads this has loaded them.
+    libraries = [f"-L{torch / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
+    command = [*compiler, *options, *(f"-I{path}" for path in includes), str(_SOURCE), "-o", target, *libraries]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise BuildError(f"{compiler[0]} cannot be run: {error.strerror}") from error
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+        remedy = ": install Python's headers (python3-dev)" if "Python.h" in done.stderr else ""
+        raise BuildError(f"{compiler[0]} fails: {said[0] if said else f'exit code {done.returncode}'}{remedy}")
+
+
+def _compiler() -> list[str]:
+    if named := shlex.split(os.environ.get("CXX", "")):
+        return named
+    for name in ("c++", "g++", "clang++"):
+        if found := shutil.which(name):
+            return [found]
+    raise BuildError("there is no C++ compiler: install g++ or clang++, or name one in CXX")
+
+
+def _key() -> str:
+    """What tells apart files for one torch: of which onepass they are, and for which Python."""
+    python = sysconfig.get_config_var("EXT_SUFFIX")
+    return f"-{hashlib.sha256(_SOURCE.read_bytes() + python.encode()).hexdigest()[:16]}-"
+
+
+def _name(version: str, contents: bytes) -> str:
+    return f"{_PREFIX}{version}{_key()}{hashlib.sha256(contents).hexdigest()[:16]}.so"
+
+
+def _files(version: str) -> list[Path]:
+    """Those for this version of torch, or "*"."""
+    folder = default_folder()
+    return [] if folder is None else sorted(folder.glob(f"{_PREFIX}{version}{_key()}*.so"))
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"onepass: small calls cost more than they need to: {reason}", RuntimeWarning, stacklevel=2)

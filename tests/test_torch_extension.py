@@ -1,0 +1,200 @@
+"""The C++ of the PyTorch layer: how it is built and found, and what of autograd it has to know by itself.
+
+That its gradients are right is for test_torch_gradients.py, which runs by it and without it.
+"""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch_cases import FAMILY, assert_like, random_tensor
+from typer.testing import CliRunner
+
+import onepass
+from onepass import _engine
+from onepass.cli import app
+from onepass.torch import extension
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*")  # torch loads its rules for tangents with it
+BY_EXTENSION = pytest.mark.parametrize("recorded_by", ["c++"], indirect=True)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of what is compiled, empty."""
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def filled(folder, torch_extension):
+    """That folder with the extension of this run in it."""
+    folder.mkdir(mode=0o700)
+    path = folder / os.path.basename(torch_extension.__file__)
+    path.write_bytes(Path(torch_extension.__file__).read_bytes())
+    return path
+
+
+# ---- building and finding it ----
+
+
+def kind_of_node():
+    """The class of node by which a new process records."""
+    program = "import onepass, torch; print(type(onepass.softmax(torch.zeros(2, requires_grad=True)).grad_fn).__name__)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_process_uses_it_where_it_was_built(folder):
+    assert extension.built() == []
+    assert extension.load() is None
+    assert kind_of_node() == "SoftmaxBackward"
+    result = CliRunner().invoke(app, ["build-torch-extension"])
+    assert result.exit_code == 0, result.output
+    (path,) = folder.iterdir()
+    assert result.output.split() == [str(path)]
+    assert extension.built() == [torch.__version__]
+    assert kind_of_node() == "CppFunction"
+
+
+def test_doctor_says_whether_it_is_there(filled):
+    def doctor():
+        return " ".join(CliRunner().invoke(app, ["doctor"]).output.split())
+
+    assert f"torch extension for torch {torch.__version__}" in doctor()
+    filled.unlink()
+    assert "small calls cost less after onepass build-torch-extension" in doctor()
+
+
+def test_one_of_another_onepass_is_not_used(filled):
+    filled.rename(filled.with_name(f"torch-extension-{torch.__version__}-0123456789abcdef-0123456789abcdef.so"))
+    assert extension.built() == []
+    assert extension.load() is None
+
+
+@pytest.mark.parametrize("compiler", ["", "no-such-compiler", "false", "cat"])
+def test_without_a_compiler_that_works_nothing_is_left_behind(folder, monkeypatch, compiler):
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("PATH", "/bin:/usr/bin" if compiler else "")
+    result = CliRunner().invoke(app, ["build-torch-extension"])
+    assert result.exit_code == 1
+    assert "onepass: error:" in result.output
+    assert (compiler or "install g++ or clang++") in result.output
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_compiler_says_is_passed_on(folder, monkeypatch, tmp_path):
+    fake = tmp_path / "cxx"
+    fake.write_text("#!/bin/sh\necho 'node.cpp:1:10: fatal error: Python.h: No such file' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(extension.BuildError, match=r"fatal error: Python\.h.*install Python's headers"):
+        extension.build()
+
+
+def test_a_folder_that_others_may_write_to_is_refused(filled):
+    filled.parent.chmod(0o777)
+    with pytest.raises(extension.BuildError, match="others may write to"):
+        extension.build()
+    with pytest.warns(RuntimeWarning, match="cost more than they need to: others may write to"):
+        assert extension.load() is None
+    assert stat.S_IMODE(filled.parent.stat().st_mode) == 0o777, "it is the user's to change"
+
+
+def test_a_damaged_file_is_a_warning(filled):
+    filled.write_bytes(filled.read_bytes()[:1000])
+    with pytest.warns(RuntimeWarning, match="damaged; build it again: onepass build-torch-extension"):
+        assert extension.load() is None
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    monkeypatch.setattr(extension, "default_folder", lambda: None)
+    assert extension.built() == []
+    assert extension.load() is None
+    with pytest.raises(extension.BuildError, match="ONEPASS_CACHE_DIR"):
+        extension.build()
+
+
+# ---- autograd ----
+
+
+def gradient(function, x, **keywords):
+    """Of a function whose values are all different."""
+    y = function(x)
+    return torch.autograd.grad(y, x, torch.cos(y.detach()), **keywords)[0]
+
+
+@BY_EXTENSION
+@pytest.mark.parametrize("op", FAMILY)
+def test_saved_tensors_may_be_packed(recorded_by, op):
+    """As torch.utils.checkpoint and save_on_cpu do."""
+    x = random_tensor((3, 4)).requires_grad_()
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor)
+        return len(packed) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda i: packed[i].clone()):
+        y = getattr(onepass, op)(x, 1)
+    assert len(packed) == (2 if op == "logsumexp" else 1)
+    dx = torch.autograd.grad(y, x, torch.cos(y.detach()))[0]
+    assert_like(dx, gradient(lambda x: getattr(torch, op)(x, 1), x))
+
+
+@BY_EXTENSION
+@pytest.mark.parametrize("op", FAMILY)
+def test_a_second_backward_pass_has_to_be_asked_for(recorded_by, op):
+    x = random_tensor((3, 4)).requires_grad_()
+    y = getattr(onepass, op)(x, 1).sum()
+    first = torch.autograd.grad(y, x, retain_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(y, x)[0], first)
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(y, x)
+
+
+@BY_EXTENSION
+@pytest.mark.parametrize("op", FAMILY)
+def test_tangents_are_left_to_functions(recorded_by, op):
+    x, v = random_tensor((3, 4)).requires_grad_(), random_tensor((3, 4), seed=1)
+
+    def tangent(function):
+        with torch.autograd.forward_ad.dual_level():
+            return torch.autograd.forward_ad.unpack_dual(function(torch.autograd.forward_ad.make_dual(x, v), 1)).tangent
+
+    assert_like(tangent(getattr(onepass, op)), tangent(getattr(torch, op)), scale=1.0)
+
+
+class NoPlans:
+    """An engine that takes no tensor for memory."""
+
+    call_gradient_memory = _engine.call_gradient_memory
+
+    @staticmethod
+    def is_plain(_):
+        return False
+
+
+def test_what_a_gradient_raises_comes_out_of_the_backward_pass(torch_extension):
+    def refuses(*_):
+        raise ArithmeticError("no gradient today")
+
+    attach = torch_extension.attach_of("SoftmaxBackward", False, NoPlans, -1, refuses)
+    x = random_tensor((3, 4)).requires_grad_()
+    y = attach(torch.softmax(x.detach(), 1), x, 1, False)
+    with pytest.raises(ArithmeticError, match="no gradient today"):
+        y.sum().backward()
+
+
+@BY_EXTENSION
+def test_what_a_call_raises_comes_out_of_it(recorded_by):
+    x = random_tensor((3, 4)).requires_grad_()
+    with pytest.raises(ValueError, match="softmax: dim 2 is out of range"):
+        onepass.softmax(x, 2)
+    with pytest.raises(ValueError, match="softmax: unknown algorithm 'nonsense'"):
+        onepass.softmax(x, 1, algorithm="nonsense")
