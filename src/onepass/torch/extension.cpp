@@ -1,6 +1,8 @@
 // What torch lets C++ do that is built against it, and no interface of its that is stable: to record a result for
 // autograd as torch does those of its own operators, at a third of what a Function in Python costs (gradients.py), and
 // to make a tensor in one step. Compiled where torch is (extension.py).
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <Python.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
