@@ -154,7 +154,8 @@ def test_a_tensor_is_made_as_torch_makes_it(make_tensor, number, shape, device):
     tensor = make_tensor(number, device, shape)
     expected = torch.empty(shape, dtype=getattr(torch, DTYPES[number]), device="cpu" if device < 0 else "cuda")
     assert type(tensor) is torch.Tensor
-    for said in ("shape", "dtype", "device", "is_contiguous", "requires_grad", "is_leaf", "_version", "stride", "is_pinned"):
+    said_of_both = "shape dtype device stride is_contiguous is_pinned requires_grad is_leaf _version"
+    for said in said_of_both.split():
         actual, wanted = getattr(tensor, said), getattr(expected, said)
         assert (actual() == wanted()) if callable(actual) else (actual == wanted), said
     assert torch.equal(tensor.fill_(3).double(), expected.fill_(3).double())
