@@ -10,23 +10,22 @@ Needs torch and a C++ compiler. 8 x 8 float32; windows of 10 ms in a new random 
 
 import argparse
 import json
+import os
 import platform
 import statistics
+import tempfile
 import timeit
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import torch
 
 import onepass
-from onepass import arrays
 from onepass.bench import timing
 from onepass.torch import extension, tensors
 
-if torch.__version__ not in extension.built():
-    extension.build()
-_BUILT = extension.load()
 _EFFORT = timing.Effort(rounds=41, most_rounds=41, window_seconds=0.01)
 
 
@@ -41,17 +40,25 @@ class InstalledTimer(timeit.Timer):
 class ExtensionTimer(timeit.Timer):
     """Of calls with the extension."""
 
+    def __init__(self, call: Callable[[], torch.Tensor], built: ModuleType) -> None:
+        super().__init__(call)
+        self._built = built
+
     def timeit(self, number: int = 1) -> float:
-        use(_BUILT)
+        tensors.use_extension(self._built)
         try:
             return super().timeit(number)
         finally:
-            use(None)
+            tensors.use_extension(None)
 
 
-def use(built: ModuleType | None) -> None:
-    arrays.make_tensors_by(torch, built)
-    tensors.record_by(built)
+def build() -> ModuleType:
+    """The extension, built for this run alone."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, ONEPASS_CACHE_DIR=folder):
+        extension.build()
+        built = extension.load()
+    assert built is not None
+    return built
 
 
 def calls(device: str) -> dict[str, Callable[[], torch.Tensor]]:
@@ -85,13 +92,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="F")
     options = parser.parse_args()
     onepass.softmax(torch.zeros(1))  # from here on onepass knows torch
-    use(None)
+    built = build()
+    tensors.use_extension(None)
     timers: dict[str, timeit.Timer] = {}
     for name, call in calls(options.device).items():
         timers[name] = timeit.Timer(call)
         timers[f"{name}, installed"] = InstalledTimer(call)
         if "onepass" in name:
-            timers[f"{name}, extension"] = ExtensionTimer(call)
+            timers[f"{name}, extension"] = ExtensionTimer(call, built)
     for timer in timers.values():
         timer.timeit(3)  # plans, imports, compiles
     timings = timing.interleave(timers, _EFFORT)

@@ -135,7 +135,7 @@ bool view_exchange(PyObject* object, const ExchangeType& known, ArrayView& view)
     const bool is_torchs = known.requires_grad != nullptr;
     // Nor does DLPack say anything of gradients.
     if (is_torchs && !data_only && !requires_grad_is(object, known, Py_False)) {
-        view.requires_grad = true;
+        view.requires_grad = requires_grad_is(object, known, Py_True);
         return false;
     }
     view.kind = known.kind;

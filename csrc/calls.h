@@ -35,7 +35,7 @@ PyObject* run_bound(const Bound& bound, const Sources& in, PyObject* out, const 
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // call with tensors read as memory alone (DataOnly), and so below.
 PyObject* call_memory(PyObject* self, PyObject* const* args, Py_ssize_t count);
-// call of a tensor that requires grad, without one: its memory is read where nothing else is to be known of it.
+// call of a tensor that requires grad, which the result does not; None also where somebody watches (is_watched).
 PyObject* call_unrecorded(PyObject* const* args);
 // call_data(function, *args): function(*args), tensors read so in it.
 PyObject* call_data(PyObject* self, PyObject* const* args, Py_ssize_t count);

@@ -1,5 +1,8 @@
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections import Counter
 
 import pytest
@@ -9,6 +12,12 @@ from hypothesis import HealthCheck, settings
 import onepass
 from onepass import _engine
 from onepass.cuda import launch
+
+# What is compiled in a run is the run's own: an extension of the developer's would be used here, and not by others.
+# On a machine with a GPU name a folder, for its kernels.
+if "ONEPASS_CACHE_DIR" not in os.environ:
+    os.environ["ONEPASS_CACHE_DIR"] = tempfile.mkdtemp(prefix="onepass-tests-")
+    atexit.register(shutil.rmtree, os.environ["ONEPASS_CACHE_DIR"], ignore_errors=True)
 
 # `ci` draws the same examples every time. `full` (--hypothesis-profile=full) is the run of more than 20,000.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
@@ -107,18 +116,12 @@ def recorded_by(request):
     """Who makes results that are tensors, and records them for autograd: a Function in Python, or a node in C++."""
     import torch
 
-    from onepass import arrays
-    from onepass.torch import extension, tensors
+    from onepass.torch import tensors
 
     onepass.softmax(torch.zeros(1))  # from here on onepass knows torch
-
-    def use(built):
-        arrays.make_tensors_by(torch, built)
-        tensors.record_by(built)
-
-    use(request.getfixturevalue("torch_extension") if request.param == "c++" else None)
+    tensors.use_extension(request.getfixturevalue("torch_extension") if request.param == "c++" else None)
     yield request.param
-    use(extension.load())
+    tensors.use_extension(None)
 
 
 def pytest_configure(config):

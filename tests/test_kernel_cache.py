@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from helpers import TESTS
 
+from onepass import cache_folder
 from onepass.cuda import CompileError, cache, compile
 from onepass.cuda.cache import KernelCache
 from onepass.cuda.compile import compile_kernel
@@ -165,13 +166,13 @@ def test_where_the_cache_is(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("ONEPASS_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache.default_folder() == tmp_path / ".cache" / "onepass"
+    assert cache_folder.default_folder() == tmp_path / ".cache" / "onepass"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the specification
-    assert cache.default_folder() == tmp_path / ".cache" / "onepass"
+    assert cache_folder.default_folder() == tmp_path / ".cache" / "onepass"
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert str(cache.default_folder()) == "/xdg/onepass"
+    assert str(cache_folder.default_folder()) == "/xdg/onepass"
     monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "here"))
-    assert cache.default_folder() == tmp_path / "here"
+    assert cache_folder.default_folder() == tmp_path / "here"
 
 
 # ---- what compiles ----

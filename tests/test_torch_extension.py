@@ -4,6 +4,7 @@ That its gradients are right is for test_torch_gradients.py, which runs by it an
 """
 
 import ctypes
+import hashlib
 import os
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch_cases import FAMILY, assert_like, random_tensor
 from typer.testing import CliRunner
 
@@ -22,6 +24,7 @@ from onepass.cli import app
 from onepass.torch import extension
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*")  # torch loads its rules for tangents with it
+VERSION = f"{torch.__version__}-{torch.version.git_version[:8]}"
 BY_EXTENSION = pytest.mark.parametrize("recorded_by", ["c++"], indirect=True)
 
 
@@ -60,7 +63,7 @@ def test_a_process_uses_it_where_it_was_built(folder):
     assert result.exit_code == 0, result.output
     (path,) = folder.iterdir()
     assert result.output.split() == [str(path)]
-    assert extension.built() == [torch.__version__]
+    assert extension.built() == [VERSION]
     assert kind_of_node() == "CppFunction"
 
 
@@ -68,13 +71,13 @@ def test_doctor_says_whether_it_is_there(filled):
     def doctor():
         return " ".join(CliRunner().invoke(app, ["doctor"]).output.split())
 
-    assert f"torch extension for torch {torch.__version__}" in doctor()
+    assert f"torch extension for torch {VERSION}" in doctor()
     filled.unlink()
     assert "small calls cost less after onepass build-torch-extension" in doctor()
 
 
 def test_one_of_another_onepass_is_not_used(filled):
-    filled.rename(filled.with_name(f"torch-extension-{torch.__version__}-0123456789abcdef-0123456789abcdef.so"))
+    filled.rename(filled.with_name(f"torch-extension-{VERSION}-0123456789abcdef-0123456789abcdef.so"))
     assert extension.built() == []
     assert extension.load() is None
 
@@ -106,6 +109,34 @@ def test_a_folder_that_others_may_write_to_is_refused(filled):
     with pytest.warns(RuntimeWarning, match="cost more than they need to: others may write to"):
         assert extension.load() is None
     assert stat.S_IMODE(filled.parent.stat().st_mode) == 0o777, "it is the user's to change"
+
+
+def test_a_file_that_others_may_write_to_is_refused(filled):
+    filled.chmod(0o664)
+    with pytest.warns(RuntimeWarning, match="others may write to"):
+        assert extension.load() is None
+
+
+def test_a_file_that_cannot_be_loaded_is_a_warning(filled):
+    filled.unlink()
+    contents = b"no library"
+    digest = hashlib.sha256(contents).hexdigest()[:16]
+    filled.with_name(f"{filled.name[: -len('0123456789abcdef.so')]}{digest}.so").write_bytes(contents)
+    with pytest.warns(RuntimeWarning, match="build it again: onepass build-torch-extension"):
+        assert extension.load() is None
+
+
+def test_a_new_one_takes_the_place_of_the_old(filled):
+    old = filled.with_name(f"{filled.name[: -len('0123456789abcdef.so')]}{'0' * 16}.so")
+    filled.rename(old)
+    built = extension.build()
+    assert list(filled.parent.iterdir()) == [built] != [old]
+
+
+def test_a_torch_that_is_too_old_is_named(monkeypatch):
+    monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    with pytest.raises(extension.BuildError, match=r"needs torch 2\.10 or later"):
+        extension.build()
 
 
 def test_a_damaged_file_is_a_warning(filled):
@@ -166,7 +197,7 @@ def test_a_tensor_is_made_as_torch_makes_it(make_tensor, number, shape, device):
 @pytest.mark.parametrize("device", [-1, pytest.param(0, marks=pytest.mark.gpu)])
 def test_memory_that_is_not_there_is_a_memory_error(make_tensor, device):
     with pytest.raises(MemoryError, match="onepass: cannot allocate a result"):
-        make_tensor(0, device, (1 << 44,))
+        make_tensor(0, device, (1 << 60,))
 
 
 # ---- autograd ----
@@ -194,6 +225,43 @@ def test_saved_tensors_may_be_packed(recorded_by, op):
     assert len(packed) == (2 if op == "logsumexp" else 1)
     dx = torch.autograd.grad(y, x, torch.cos(y.detach()))[0]
     assert_like(dx, gradient(lambda x: getattr(torch, op)(x, 1), x))
+
+
+@BY_EXTENSION
+@pytest.mark.parametrize("op", FAMILY)
+def test_a_hook_that_raises_leaves_nothing_behind(recorded_by, op):
+    x = random_tensor((3, 4)).requires_grad_()
+    onepass_op = getattr(onepass, op)
+    expected = gradient(lambda x: onepass_op(x, 1), x)
+    for most in range(2 if op == "logsumexp" else 1):
+        seen = []
+
+        def pack(tensor, seen=seen, most=most):
+            if len(seen) == most:
+                raise ArithmeticError("no room")
+            seen.append(tensor)
+            return tensor
+
+        with (
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+            pytest.raises(ArithmeticError, match="no room"),
+        ):
+            onepass_op(x, 1)
+    assert torch.equal(gradient(lambda x: onepass_op(x, 1), x), expected)
+
+
+@BY_EXTENSION
+@pytest.mark.parametrize("op", FAMILY)
+def test_in_a_checkpoint(recorded_by, op):
+    """Which stops recomputing, by an exception, when it has what was saved last."""
+    x = random_tensor((3, 4)).requires_grad_()
+
+    def block(x):
+        return getattr(onepass, op)(x * 2, 1)
+
+    y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+    dx = torch.autograd.grad(y, x, torch.cos(y.detach()))[0]
+    assert_like(dx, gradient(lambda x: getattr(torch, op)(x * 2, 1), x), scale=1.0)
 
 
 @BY_EXTENSION

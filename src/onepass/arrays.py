@@ -16,7 +16,6 @@ import numpy as np
 
 from . import _engine
 from .problem import ITEMSIZE
-from .torch import extension
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of the engine's DType
 SUPPORTED = "float32, float64, float16 or bfloat16"
@@ -72,7 +71,6 @@ def watch_torch(torch: Any) -> None:
     global _watched_torch
     if torch is _watched_torch:
         return
-    _watched_torch = torch
     _engine.watch_forward_ad(vars(torch.autograd.forward_ad))
     # A dispatch mode (FakeTensorMode, make_fx) and a trace see operators; a call past the dispatcher would be a
     # constant to them. Autocast changes the dtype of results of 16-bit tensors on GPUs.
@@ -82,11 +80,14 @@ def watch_torch(torch: Any) -> None:
     _engine.watch(torch._C._is_any_autocast_enabled, True)
     for kind in (torch.Tensor, torch.nn.Parameter):
         _engine.register_exchange_type(kind)
-    make_tensors_by(torch, extension.load())
     # torch's own threads look for more work after each of its operators: others would have to share cores with them.
     _engine.borrow_threads(torch.Tensor)
     # What autograd has saved and a caller then has overwritten: backward has to find out.
     _engine.tell_of_writes(torch.Tensor, torch.autograd.graph.increment_version)
+    from .torch import extension
+
+    make_tensors_by(torch, extension.load())
+    _watched_torch = torch  # now that all of it is told
 
 
 def make_tensors_by(torch: Any, built: ModuleType | None) -> None:

@@ -69,9 +69,11 @@ def _torch() -> str:
 
 
 def _torch_extension() -> str:
-    if versions := extension.built():
+    versions = extension.built()
+    here = _installed("torch") or "-"
+    if any(version.split("+")[0].split("-")[0] == here.split("+")[0] for version in versions):
         return f"for torch {', '.join(versions)}"
-    return "none; small calls cost less after onepass build-torch-extension"
+    return "none for this torch; small calls cost less after onepass build-torch-extension"
 
 
 def _gpus() -> list[tuple[str, str]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import stat
 import struct
 import tempfile
 import time
@@ -19,33 +18,15 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cache_folder import TEMPORARY, only_mine
+
 _MAGIC = b"onepass\x01"
 _HEADER = struct.Struct("<8s32sQ")  # magic, digest, bytes that follow
 _SUFFIX = ".kernel"
-TEMPORARY = "writing-"  # what a file is called until it is whole
 _MOST_BYTES = 256 << 20  # about ten thousand kernels
 _KEPT_SHARE = 0.75  # of the bound is left when it was passed: not every write should have to look for the oldest
 _ABANDONED_SECONDS = 3600.0  # after which what somebody was writing will not be finished
 _TOUCH_SECONDS = 86400.0  # how stale the time of last use may be
-
-
-def default_folder() -> Path | None:
-    """ONEPASS_CACHE_DIR, else onepass in XDG_CACHE_HOME, else in ~/.cache; None for a user without a home."""
-    if named := os.environ.get("ONEPASS_CACHE_DIR"):
-        return Path(named).absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # the specification ignores relative ones
-        return Path(base) / "onepass"
-    try:
-        return Path.home() / ".cache" / "onepass"
-    except RuntimeError:
-        return None
-
-
-def only_mine(folder: Path) -> bool:
-    """Whether nobody but this user may write to a folder. Raises OSError where there is none."""
-    status = folder.stat()
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @dataclass(frozen=True)

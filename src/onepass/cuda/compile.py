@@ -18,7 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .cache import KernelCache, default_folder
+from ..cache_folder import default_folder
+from .cache import KernelCache
 from .kernel_plan import COMPILER_OPTIONS
 
 INCLUDE = Path(__file__).resolve().parent.parent / "include"

@@ -4,9 +4,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <Python.h>
-#include <c10/core/Allocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
@@ -18,7 +16,6 @@
 #include <torch/version.h>
 
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -33,12 +30,6 @@ using torch::autograd::variable_list;
 at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, int device) {
     if (device < 0) return at::detail::empty_cpu(sizes, dtype, /*pin_memory=*/false, std::nullopt);
     const c10::Device gpu(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
-    // As at::empty does, which would go through the dispatcher, where no other GPU has to be made the current one
-    // first.
-    if (c10::impl::VirtualGuardImpl(gpu.type()).getDevice() == gpu) {
-        return at::detail::empty_generic(sizes, c10::GetAllocator(gpu.type()),
-                                         c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype, std::nullopt);
-    }
     return at::empty(sizes, at::device(gpu).dtype(dtype));
 }
 
@@ -71,9 +62,7 @@ struct Operation {
 class Recorded final : public torch::autograd::Node {
    public:
     Recorded(const Operation& op, const at::Tensor& x, PyObject* dim, PyObject* keepdim)
-        : op_(op), dtype_(x.scalar_type()), dim_(Py_NewRef(dim)), keepdim_(Py_NewRef(keepdim)) {
-        if (op.reduces) x_.emplace(x, /*is_output=*/false);
-    }
+        : op_(op), dtype_(x.scalar_type()), dim_(Py_NewRef(dim)), keepdim_(Py_NewRef(keepdim)) {}
     ~Recorded() override {
         if (!Py_IsInitialized()) return;  // the process ends
         if (PyGILState_Check()) {
@@ -84,30 +73,34 @@ class Recorded final : public torch::autograd::Node {
         }
     }
 
-    // Once y has this node: a result is saved without it, or the two would hold one another.
-    void save_result(const at::Tensor& y) { y_.emplace(y, /*is_output=*/true); }
+    // Once y has this node: a result is saved without it, or the two would hold one another. A hook of saved tensors
+    // may raise here; the node then goes with y.
+    void save(const at::Tensor& x, const at::Tensor& y) {
+        if (op_.reduces) x_ = SavedVariable(x, /*is_output=*/false);
+        y_ = SavedVariable(y, /*is_output=*/true);
+    }
 
     std::string name() const override { return op_.node_name; }
 
     void release_variables() override {
         const std::lock_guard<std::mutex> lock(mutex_);
-        if (x_) x_->reset_data();
-        y_->reset_data();
+        x_.reset_data();
+        y_.reset_data();
     }
 
     // Compiled autograd traces the same computation of other tensors, once for all nodes that say the same here.
     void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
         args.collect(op_.node_name + arguments());
-        if (x_) args.collect(*x_, /*is_output=*/false);
-        args.collect(*y_, /*is_output=*/true);
+        if (op_.reduces) args.collect(x_, /*is_output=*/false);
+        args.collect(y_, /*is_output=*/true);
     }
     variable_list apply_with_saved(const variable_list& dy,
                                    torch::dynamo::autograd::SwapSavedVariables& saved) override {
-        if (x_) saved.before(*x_);
-        saved.before(*y_);
+        if (op_.reduces) saved.before(x_);
+        saved.before(y_);
         variable_list dx = apply(variable_list(dy));
-        if (x_) saved.after(*x_);
-        saved.after(*y_);
+        if (op_.reduces) saved.after(x_);
+        saved.after(y_);
         return dx;
     }
 
@@ -116,8 +109,8 @@ class Recorded final : public torch::autograd::Node {
         at::Tensor x, y;
         {
             const std::lock_guard<std::mutex> lock(mutex_);
-            if (x_) x = x_->unpack();
-            y = y_->unpack(getptr());
+            if (op_.reduces) x = x_.unpack();
+            y = y_.unpack(getptr());
         }
         if (!dy[0].defined()) return {at::Tensor()};
         py::gil_scoped_acquire gil;
@@ -125,7 +118,8 @@ class Recorded final : public torch::autograd::Node {
         const py::handle dim(dim_), keepdim(keepdim_);
         const py::handle dtype(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype_)));
         py::object dx = py::none();
-        // What gradients.py decides too, and without its frames when nobody will differentiate what comes out.
+        // What gradients.py decides too, without its frames, when nobody will differentiate what comes out. (A trace of
+        // compiled autograd has fake tensors here, which are not plain.)
         const bool is_memory =
             THPVariable_CheckExact(of_y.ptr()) && (!op_.reduces || THPVariable_CheckExact(of_x.ptr()));
         if (is_memory && !at::GradMode::is_enabled() && op_.is_plain(grad).is(py::bool_(true))) {
@@ -157,7 +151,7 @@ class Recorded final : public torch::autograd::Node {
     const at::ScalarType dtype_;
     PyObject* const dim_;
     PyObject* const keepdim_;
-    std::optional<SavedVariable> x_, y_;
+    SavedVariable x_, y_;
 };
 
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
@@ -183,7 +177,7 @@ PyObject* attach(PyObject* self, PyObject* const* args, Py_ssize_t) {
         const auto node = make_node(op, x, args[2], args[3]);
         node->set_next_edges(torch::autograd::collect_next_edges(x));
         torch::autograd::set_history(y, node);
-        node->save_result(y);
+        node->save(x, y);
     }
     return Py_NewRef(args[0]);
     END_HANDLE_TH_ERRORS

@@ -335,16 +335,14 @@ _RECORDED: dict[str, tuple[type[Function], Callable[..., Tensor]]] = {
 }  # by the engine's numbers
 
 
-def recording(extension: ModuleType | None) -> tuple[tuple[Callable[..., Tensor], ...], Any]:
+def recording(built: ModuleType | None) -> tuple[tuple[Callable[..., Tensor], ...], Any]:
     """How the engine records calls of plain tensors: the Functions that it applies, and, of the extension, what makes
     a result known to autograd instead."""
     functions = tuple(_applied(function) for function, _ in _RECORDED.values())
-    if extension is None:
+    if built is None:
         return functions, None
     attach = (
-        extension.attach_of(
-            f"{function.__name__}Backward", op == "logsumexp", _engine, NUMBERS[f"{op}_backward"], backward
-        )
+        built.attach_of(f"{function.__name__}Backward", op == "logsumexp", _engine, NUMBERS[f"{op}_backward"], backward)
         for op, (function, backward) in _RECORDED.items()
     )
     return functions, tuple(attach)

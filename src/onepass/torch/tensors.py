@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from .. import _engine
 from .._engine import call_data
-from ..arrays import DTYPES, resolve_dtype
+from ..arrays import DTYPES, make_tensors_by, resolve_dtype
 from ..call import NUMBERS, OPS, check_not_empty, run_planned
 from ..call_gradients import run_planned as gradients_on_memory
 from ..problem import normalize_dims
@@ -40,11 +40,17 @@ def _unrecorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out
     return data.forward(OPS[number], x, dim, keepdim, dtype, out, algorithm)
 
 
-def record_by(extension: ModuleType | None) -> None:
+def record_by(built: ModuleType | None) -> None:
     """Calls of plain tensors that require grad are recorded by nodes of this extension, or by Functions."""
-    functions, attach = gradients.recording(extension)
+    functions, attach = gradients.recording(built)
     transforming = torch._C._are_functorch_transforms_active
     _engine.set_recorder(torch.is_grad_enabled, transforming, functions, _unrecorded, attach)
+
+
+def use_extension(built: ModuleType | None) -> None:
+    """Results are made and recorded by this extension, or without one."""
+    make_tensors_by(torch, built)
+    record_by(built)
 
 
 record_by(extension.load())

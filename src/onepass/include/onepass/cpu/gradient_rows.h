@@ -179,7 +179,8 @@ class GradientRows {
         const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
             // Measured on a Zen 5, times by these 4 KiB over those by 6, by one thread and by two: log_softmax's of
             // 16384 x 1024 float32 0.88 and 1.0, softmax's of it 0.98 and 0.99, of 2048 x 8192 0.95 and 1.01, of
-            // 32768 x 1024 bfloat16 1.03 and 0.98; by 2 those of 4096 x 1024 and of bfloat16 1.3 and 1.0.
+            // 32768 x 1024 bfloat16 1.03 and 0.98; 2 KiB are too few (of that and of 4096 x 1024 1.3, by one thread).
+            // Not measured elsewhere, where these lines come into the second cache.
             constexpr std::int64_t kAhead = 4096;
             fetch_ahead<kAhead>(y + i, 4 * kLanes<C>);
             fetch_ahead<kAhead>(dy + i, 4 * kLanes<C>);
