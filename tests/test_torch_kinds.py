@@ -13,6 +13,8 @@ from torch_cases import DEVICES, FAMILY, assert_like, random_tensor
 
 import onepass
 
+pytestmark = pytest.mark.usefixtures("recorded_by")
+
 OPS = (*FAMILY, "sum", "mean", "amax", "amin")
 
 
