@@ -401,9 +401,8 @@ dlpack::DataType dlpack_dtype(DType dtype) {
 PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data) {
     auto bytes = static_cast<std::size_t>(size_of(dtype));
     for (int i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(shape[i]);
-    const bool in_block = like.device == kCpu && bytes >= kSmallestBlock;
-    if (like.kind == tensor_maker.kind && !in_block) {
-        return tensor_maker.make(static_cast<int>(dtype), like.device, ndim, shape, data);
+    if (like.kind == tensor_maker.kind && like.device == kCpu && bytes < kSmallestBlock) {
+        return tensor_maker.make(static_cast<int>(dtype), ndim, shape, data);
     }
     return like.api ? new_exchange(like.api, like.device, dtype, ndim, shape, bytes, data)
                     : new_numpy(dtype, ndim, shape, bytes, data);

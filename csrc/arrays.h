@@ -77,9 +77,9 @@ bool view_tensor(PyObject* object, const dlpack::ExchangeApi* api, ArrayView& vi
 // What DLPack says of an array. False for dtypes, devices and numbers of dimensions that the kernels do not know.
 bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view);
 
-// Makes tensors of one kind (ArrayView) on a CPU (device kCpu) or a GPU at less cost than DLPack, which makes two: a
-// new reference, and where its elements go; null with an exception set. torch/extension.cpp has one.
-using MakeTensor = PyObject* (*)(int dtype, int device, int ndim, const std::int64_t* shape, void** data);
+// Makes tensors of one kind (ArrayView) on a CPU at less cost than DLPack, which makes two: a new reference, and where
+// its elements go; null with an exception set. torch/extension.cpp has one. On a GPU's host it costs 2 to 4% more.
+using MakeTensor = PyObject* (*)(int dtype, int ndim, const std::int64_t* shape, void** data);
 void make_tensors_by(int kind, MakeTensor make);
 
 // A new contiguous array of the same kind and on the same device as `like`, which is NumPy's or has an exchange API.

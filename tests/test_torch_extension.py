@@ -158,32 +158,31 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
 
 @pytest.fixture
 def make_tensor(torch_extension):
-    """What the engine makes results with, as a Python function of (number of the dtype, device, shape)."""
+    """What the engine makes results on a CPU with, as a Python function of (number of the dtype, shape)."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     kind = ctypes.PYFUNCTYPE(
         ctypes.py_object,
-        *(ctypes.c_int,) * 3,
+        *(ctypes.c_int,) * 2,
         ctypes.POINTER(ctypes.c_int64),
         ctypes.POINTER(ctypes.c_void_p),
     )
     function = kind(pointer(torch_extension.make_tensor, b"onepass.make_tensor"))
 
-    def make(dtype, device, shape):
+    def make(dtype, shape):
         data = ctypes.c_void_p()
-        tensor = function(dtype, device, len(shape), (ctypes.c_int64 * len(shape))(*shape), ctypes.byref(data))
+        tensor = function(dtype, len(shape), (ctypes.c_int64 * len(shape))(*shape), ctypes.byref(data))
         assert tensor.data_ptr() == (data.value or 0)
         return tensor
 
     return make
 
 
-@pytest.mark.parametrize("device", [-1, pytest.param(0, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 5), (2, 1, 7)], ids=str)
 @pytest.mark.parametrize("number", range(4))
-def test_a_tensor_is_made_as_torch_makes_it(make_tensor, number, shape, device):
-    tensor = make_tensor(number, device, shape)
-    expected = torch.empty(shape, dtype=getattr(torch, DTYPES[number]), device="cpu" if device < 0 else "cuda")
+def test_a_tensor_is_made_as_torch_makes_it(make_tensor, number, shape):
+    tensor = make_tensor(number, shape)
+    expected = torch.empty(shape, dtype=getattr(torch, DTYPES[number]))
     assert type(tensor) is torch.Tensor
     said_of_both = "shape dtype device stride is_contiguous is_pinned requires_grad is_leaf _version"
     for said in said_of_both.split():
@@ -191,13 +190,12 @@ def test_a_tensor_is_made_as_torch_makes_it(make_tensor, number, shape, device):
         assert (actual() == wanted()) if callable(actual) else (actual == wanted), said
     assert torch.equal(tensor.fill_(3).double(), expected.fill_(3).double())
     with torch.inference_mode():
-        assert make_tensor(number, device, shape).is_inference()
+        assert make_tensor(number, shape).is_inference()
 
 
-@pytest.mark.parametrize("device", [-1, pytest.param(0, marks=pytest.mark.gpu)])
-def test_memory_that_is_not_there_is_a_memory_error(make_tensor, device):
+def test_memory_that_is_not_there_is_a_memory_error(make_tensor):
     with pytest.raises(MemoryError, match="onepass: cannot allocate a result"):
-        make_tensor(0, device, (1 << 60,))
+        make_tensor(0, (1 << 60,))
 
 
 # ---- autograd ----

@@ -2,7 +2,6 @@
 // autograd as torch does those of its own operators, at a third of what a Function in Python costs (gradients.py), and
 // to make a tensor in one step. Compiled where torch is (extension.py).
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/empty.h>
 #include <Python.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -27,17 +26,12 @@ using torch::autograd::variable_list;
 
 // ---- tensors ----
 
-at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, int device) {
-    if (device < 0) return at::detail::empty_cpu(sizes, dtype, /*pin_memory=*/false, std::nullopt);
-    const c10::Device gpu(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
-    return at::empty(sizes, at::device(gpu).dtype(dtype));
-}
-
 // A new tensor for the engine (MakeTensor in csrc/arrays.h).
-PyObject* make_tensor(int dtype, int device, int ndim, const std::int64_t* shape, void** data) {
+PyObject* make_tensor(int dtype, int ndim, const std::int64_t* shape, void** data) {
     static constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};  // by its DType
     try {
-        at::Tensor tensor = empty({shape, static_cast<std::size_t>(ndim)}, kDtypes[dtype], device);
+        at::Tensor tensor = at::detail::empty_cpu({shape, static_cast<std::size_t>(ndim)}, kDtypes[dtype],
+                                                  /*pin_memory=*/false, std::nullopt);
         *data = tensor.data_ptr();
         return THPVariable_Wrap(std::move(tensor));
     } catch (const std::exception& error) {
