@@ -17,6 +17,7 @@ import subprocess
 import sysconfig
 import tempfile
 import warnings
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -42,15 +43,21 @@ def load() -> ModuleType | None:
 
     try:
         path = next(iter(_files(_version(torch))), None)
-        if path is None:
-            return None
+    except OSError:  # onepass came without its source
+        return None
+    return None if path is None else _load(path, _version(torch))
+
+
+@cache  # those who make results and those who record them ask apart
+def _load(path: Path, version: str) -> ModuleType | None:
+    try:
         if not (only_mine(path.parent) and only_mine(path)):
             _warn(f"others may write to {path}, or could: remove it, make the folder yours alone and build it again")
             return None
-        if path.name != _name(_version(torch), path.read_bytes()):  # to load a part of a file would end the process
+        if path.name != _name(version, path.read_bytes()):  # to load a part of a file would end the process
             _warn(f"{path} is damaged; build it again: onepass build-torch-extension")
             return None
-    except OSError:  # somebody else builds it, or onepass came without its source
+    except OSError:  # somebody else builds it anew
         return None
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None and spec.loader is not None
