@@ -7,6 +7,7 @@
 
 #include "calls.h"
 #include "cuda_module.h"
+#include "functions.h"
 #include "isa.h"
 #include "memory.h"
 #include "producers.h"
@@ -244,6 +245,13 @@ NB_MODULE(_engine, m) {
     m.def("remember_gradient", &remember_gradient_call, "op"_a, "x"_a, "second"_a, "third"_a.none(), "dim"_a.none(),
           "keepdim"_a, "dtype"_a.none(), "out"_a.none(), "algorithm"_a.none(), "bound"_a);
     m.def("forget_all", &forget_all);
+    m.def(
+        "try_first",
+        [](nb::callable function, int op, nb::tuple names, nb::callable otherwise) {
+            return try_first(function.ptr(), checked<int>(op, 7, "try_first: not a function of one array"), names.ptr(),
+                             otherwise.ptr());
+        },
+        "function"_a, "op"_a, "names"_a, "otherwise"_a);
     m.def("last_algorithm", &last_algorithm);
     m.def("last_form", &last_form);
     m.def("assume_looking_far_ahead", [](bool so) { return std::exchange(looks_far_ahead, so); });

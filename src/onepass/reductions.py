@@ -12,6 +12,7 @@ import numpy as np
 
 from ._engine import call as _call
 from .compiled import reduction, traced_as
+from .hot import tried_first
 from .problem import UNSET, Dim, pick_dim
 
 _SUM, _MEAN, _AMAX, _AMIN = 3, 4, 5, 6  # the engine's numbers of these operations
@@ -32,6 +33,7 @@ def _cold(op: str, x: Any, dim: Dim, keepdim: bool, out: Any) -> Any:
 
 
 @traced_as(reduction("sum"))
+@tried_first(_SUM)
 def sum(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Sum of x along dim.
 
@@ -52,16 +54,14 @@ def sum(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: 
 
     Source: blocked summation, N. Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapter 4.
     """
-    if axis is UNSET:
-        y = _call(_SUM, x, dim, keepdim, None, out, None)
-        if y is not None:
-            return y
-    else:
+    if axis is not UNSET:
         dim = pick_dim("sum", dim, axis)
-    return _cold("sum", x, dim, keepdim, out)
+    y = _call(_SUM, x, dim, keepdim, None, out, None)
+    return _cold("sum", x, dim, keepdim, out) if y is None else y
 
 
 @traced_as(reduction("mean"))
+@tried_first(_MEAN)
 def mean(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Arithmetic mean of x along dim.
 
@@ -76,16 +76,14 @@ def mean(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis:
 
     Source: the sum in float64, divided once.
     """
-    if axis is UNSET:
-        y = _call(_MEAN, x, dim, keepdim, None, out, None)
-        if y is not None:
-            return y
-    else:
+    if axis is not UNSET:
         dim = pick_dim("mean", dim, axis)
-    return _cold("mean", x, dim, keepdim, out)
+    y = _call(_MEAN, x, dim, keepdim, None, out, None)
+    return _cold("mean", x, dim, keepdim, out) if y is None else y
 
 
 @traced_as(reduction("amax"))
+@tried_first(_AMAX)
 def amax(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Largest element of x along dim; NaN where there is one.
 
@@ -99,16 +97,14 @@ def amax(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis:
 
     Source: a lane-wise maximum with a NaN flag beside it.
     """
-    if axis is UNSET:
-        y = _call(_AMAX, x, dim, keepdim, None, out, None)
-        if y is not None:
-            return y
-    else:
+    if axis is not UNSET:
         dim = pick_dim("amax", dim, axis)
-    return _cold("amax", x, dim, keepdim, out)
+    y = _call(_AMAX, x, dim, keepdim, None, out, None)
+    return _cold("amax", x, dim, keepdim, out) if y is None else y
 
 
 @traced_as(reduction("amin"))
+@tried_first(_AMIN)
 def amin(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: Any = UNSET) -> Any:
     """Smallest element of x along dim; NaN where there is one.
 
@@ -123,10 +119,7 @@ def amin(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis:
 
     Source: a lane-wise minimum with a NaN flag beside it.
     """
-    if axis is UNSET:
-        y = _call(_AMIN, x, dim, keepdim, None, out, None)
-        if y is not None:
-            return y
-    else:
+    if axis is not UNSET:
         dim = pick_dim("amin", dim, axis)
-    return _cold("amin", x, dim, keepdim, out)
+    y = _call(_AMIN, x, dim, keepdim, None, out, None)
+    return _cold("amin", x, dim, keepdim, out) if y is None else y

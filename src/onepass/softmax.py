@@ -11,12 +11,14 @@ from typing import Any
 from ._engine import call as _call
 from .call import plan_and_run
 from .compiled import elementwise, reduction, traced_as
+from .hot import tried_first
 from .problem import UNSET, Dim, pick_dim
 
 _SOFTMAX, _LOG_SOFTMAX, _LOGSUMEXP = 0, 1, 2  # the engine's numbers of these operations
 
 
 @traced_as(elementwise("softmax"))
+@tried_first(_SOFTMAX)
 def softmax(
     x: Any,
     dim: Dim = -1,
@@ -53,16 +55,14 @@ def softmax(
 
     Source: online softmax (Milakov and Gimelshein, 2018), with the row's exponent in place of its maximum.
     """
-    if axis is UNSET:
-        y = _call(_SOFTMAX, x, dim, False, dtype, out, algorithm)
-        if y is not None:
-            return y
-    else:
+    if axis is not UNSET:
         dim = pick_dim("softmax", dim, axis)
-    return plan_and_run("softmax", x, dim, False, dtype, out, algorithm)
+    y = _call(_SOFTMAX, x, dim, False, dtype, out, algorithm)
+    return plan_and_run("softmax", x, dim, False, dtype, out, algorithm) if y is None else y
 
 
 @traced_as(elementwise("log_softmax"))
+@tried_first(_LOG_SOFTMAX)
 def log_softmax(
     x: Any,
     dim: Dim = -1,
@@ -85,16 +85,14 @@ def log_softmax(
 
     Source: online softmax (Milakov and Gimelshein, 2018); logsumexp is kept in two parts, and sums in float64.
     """
-    if axis is UNSET:
-        y = _call(_LOG_SOFTMAX, x, dim, False, dtype, out, algorithm)
-        if y is not None:
-            return y
-    else:
+    if axis is not UNSET:
         dim = pick_dim("log_softmax", dim, axis)
-    return plan_and_run("log_softmax", x, dim, False, dtype, out, algorithm)
+    y = _call(_LOG_SOFTMAX, x, dim, False, dtype, out, algorithm)
+    return plan_and_run("log_softmax", x, dim, False, dtype, out, algorithm) if y is None else y
 
 
 @traced_as(reduction("logsumexp"))
+@tried_first(_LOGSUMEXP)
 def logsumexp(
     x: Any,
     dim: Dim = -1,
@@ -122,10 +120,7 @@ def logsumexp(
 
     Source: online softmax (Milakov and Gimelshein, 2018).
     """
-    if axis is UNSET:
-        y = _call(_LOGSUMEXP, x, dim, keepdim, None, out, algorithm)
-        if y is not None:
-            return y
-    else:
+    if axis is not UNSET:
         dim = pick_dim("logsumexp", dim, axis)
-    return plan_and_run("logsumexp", x, dim, keepdim, None, out, algorithm)
+    y = _call(_LOGSUMEXP, x, dim, keepdim, None, out, algorithm)
+    return plan_and_run("logsumexp", x, dim, keepdim, None, out, algorithm) if y is None else y
