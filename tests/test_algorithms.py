@@ -150,26 +150,28 @@ def test_the_planner_takes(op, shape, dtype, dim, algorithm, why, threads):
 
 
 @pytest.mark.parametrize(
-    ("op", "length", "dtype", "vector_bytes", "algorithm", "why"),
+    ("op", "shape", "dtype", "count", "algorithm", "why"),
     [
-        ("softmax", 16_384, "float32", 64, "row", "two rows and their exponentials fit half of L2"),
-        ("softmax", 131_072, "float32", 64, "online", "long vectors compute twice sooner than L3 brings them"),
-        ("softmax", 131_072, "float32", 32, "row", "shorter ones do not"),
-        ("softmax", 524_288, "float32", 32, "online", "8 MiB are too much of L3"),
-        ("log_softmax", 131_072, "float32", 32, "online", "its second pass is a subtraction"),
-        ("softmax", 131_072, "bfloat16", 32, "row", "16 bits are computed in 32"),
-        ("softmax_backward", 131_072, "float32", 32, "online", "its second pass is a product"),
+        ("softmax", (64, 16_384), "float32", 2, "row", "two rows and their exponentials fit half of L2"),
+        ("softmax", (64, 131_072), "float32", 2, "row", "2 MiB are a part of L3"),
+        ("softmax", (64, 524_288), "float32", 2, "online", "8 MiB are too much of it"),
+        ("log_softmax", (64, 131_072), "float32", 2, "online", "its second pass is a subtraction"),
+        ("softmax", (64, 131_072), "bfloat16", 2, "row", "16 bits are computed in 32"),
+        ("softmax_backward", (64, 131_072), "float32", 2, "online", "its second pass is a product"),
+        ("softmax", (2, 131_072), "float32", 2, "row", "one for each thread"),
+        ("softmax", (3, 131_072), "float32", 2, "row", "a quarter of the time one has none"),
+        ("softmax", (1, 131_072), "float32", 2, "split", "half of the time"),
+        ("softmax", (9, 131_072), "float32", 8, "split", "seven of eight have one row of two"),
+        ("softmax", (1, 131_072), "float32", 1, "row", "one row for one thread"),
     ],
 )
 def test_rows_wait_in_l3_where_they_would_be_computed_twice(
-    op, length, dtype, vector_bytes, algorithm, why, monkeypatch, threads
+    op, shape, dtype, count, algorithm, why, monkeypatch, threads
 ):
-    threads(2)
-    machine = dataclasses.replace(
-        this_machine(), cores=2, vector_bytes=vector_bytes, l2_bytes=512 << 10, l3_bytes=32 << 20
-    )
+    threads(count)
+    machine = dataclasses.replace(this_machine(), cores=2, l2_bytes=512 << 10, l3_bytes=32 << 20)
     monkeypatch.setattr(report, "this_machine", lambda: machine)
-    assert onepass.explain(op, (64, length), dtype).plan.algorithm == algorithm, why
+    assert onepass.explain(op, shape, dtype).plan.algorithm == algorithm, why
 
 
 def test_columns_of_a_plain_reduction_are_one_chunk_where_there_are_tiles_for_all():
@@ -207,6 +209,26 @@ def test_a_row_does_not_depend_on_those_beside_it(op, dtype, algorithm, threads,
                 assert _engine.last_algorithm() == algorithm
                 got, wanted = (values.astype(np.float64) for values in (out, alone[:rows]))  # any NaN is NaN
                 np.testing.assert_array_equal(got, wanted, err_msg=f"{length} {rows} {past}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_unlike_the_one_before(dtype, threads):
+    """Softmax takes a row to have its maximum about where the last one had it. Where it has not, nothing shows."""
+    threads(1)
+    places = (0, 40, 100, 95, 130, -80, -85, 0, -20, 600, 590, 0, -700, 3, 60_000, 1)
+    for length in (700, plan._CHUNK + 1):
+        x = (random_array((len(places), length), "float64", seed=length) + np.array(places)[:, None]).astype(
+            DTYPES[dtype]
+        )
+        x[1, 3 * length // 4] += 50  # far above what comes first in its row
+        alone = np.stack([call.plan_and_run("softmax", row, -1, False, None, None, "row") for row in x])
+        expected = reference.softmax(x, -1, dtype=np.longdouble)
+        assert max_ulp(alone, expected, floor=FLOORS["softmax"]) <= LIMITS["softmax", dtype], length
+        for first in range(len(places)):
+            out = nan_filled(alone[first:].shape, x.dtype)
+            call.plan_and_run("softmax", x[first:], -1, False, None, out, "row")
+            assert _engine.last_algorithm() == "row"
+            np.testing.assert_array_equal(out, alone[first:], err_msg=f"{length} {first}")
 
 
 def test_without_a_second_thread_no_row_is_split(threads):

@@ -39,11 +39,13 @@ _EXTREME_REGISTER_ROW_FROM_MEMORY = {2: (128, 64), 4: (16, 8), 8: (7, 3)}
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 _ROW_SHARE_OF_L2 = 0.5
-# The same of a core's part of L3, where what would be read twice is also computed twice, by vectors so short that this
-# takes longer than L3. Measured on two cores of a Zen 3 (AVX2, 512 KiB L2, 32 MiB L3), times of `online` over times of
-# `row`: softmax of 32768 float32 1.3 to 1.4, of 131072 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to
-# 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and 0.87 at 262144. (Gradients would gain 1.1 to 1.3, but their
-# sums would have other bits than those of few rows, which are split.)
+# The same of a core's part of L3, where what would be read twice is also computed twice. Measured on two cores of a Zen
+# 3 (AVX2, 512 KiB L2, 32 MiB L3), times of `online` over times of `row`: softmax of 32768 float32 1.3 to 1.4, of 131072
+# 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and
+# 0.87 at 262144. On two of a Zen 5 (AVX-512, 1 MiB, 32 MiB), by one thread and by two, from memory: 50257 float32 1.4
+# and 1.7, 131072 1.4 and 1.0, 262144 1.3 and 1.0; bfloat16 2.0 and 1.6, 1.6 and 1.3, 1.5 and 1.4; by two, 65536 float64
+# 1.3, 262144 1.1. (Gradients would gain 1.1 to 1.3, but their sums would have other bits than those of few rows, which
+# are split.)
 _COMPUTED_ROW_SHARE_OF_L3 = 0.25
 _NARROW_VECTOR_BYTES = 32
 # A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
@@ -122,6 +124,9 @@ _CACHE_LINE = 64
 _PARALLEL_ELEMENTS = 1 << 15
 # `split` when there are fewer rows than this per thread.
 _ROWS_PER_THREAD = 4
+# Unless they wait in L3, and this much of the time all threads have one: 3 of 50257 float32 by two threads of a Zen 5,
+# in the cache, 28 us by `split` and 14 by `row`, 3 of 131072 44 and 40, 8 of 128256 bfloat16 180 and 66.
+_LEAST_BUSY = 0.75
 # Inner axes of 2 to this many elements go to `packed`.
 _PACKED_INNER = 16
 
@@ -402,9 +407,11 @@ def _register_row(problem: Problem, machine: Machine) -> int:
     return min(most, rows[ITEMSIZE[problem.dtype]][narrow])
 
 
-def _spares_arithmetic(problem: Problem, machine: Machine) -> bool:
-    """Whether a row that waits is worth more than the bytes it is not read again."""
-    return problem.op == "softmax" and machine.vector_bytes <= _NARROW_VECTOR_BYTES
+def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: int) -> bool:
+    """A row that is not computed twice is worth more than the bytes it is not read again."""
+    rounds = -(-problem.rows // threads)
+    busy = problem.rows >= _LEAST_BUSY * threads * rounds
+    return problem.op == "softmax" and busy and row_bytes <= machine.l3_bytes / machine.cores * _COMPUTED_ROW_SHARE_OF_L3
 
 
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:
@@ -424,15 +431,12 @@ def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str 
                 why(f"two rows of {problem.length} and {beside} are {row_bytes >> 10} KiB: they fit half of L2")
             else:
                 why(f"a row of {problem.length} is read once, and nothing of it waits")
+        elif _waits_in_l3(problem, machine, threads, row_bytes):
+            chosen = "row"
+            why(f"two rows and {beside}, {row_bytes >> 10} KiB, fit L3, which is faster than computing twice")
         elif threads > 1 and problem.rows < _ROWS_PER_THREAD * threads:
             chosen = "split"
             why(f"{problem.rows} long rows are too few to share out among {threads} threads")
-        elif (
-            _spares_arithmetic(problem, machine)
-            and row_bytes <= machine.l3_bytes / machine.cores * _COMPUTED_ROW_SHARE_OF_L3
-        ):
-            chosen = "row"
-            why(f"two rows and {beside}, {row_bytes >> 10} KiB, fit L3, which is faster than computing twice")
         else:
             chosen = "online"
             why(f"two rows and {beside}, {row_bytes >> 10} KiB, do not fit half of L2")

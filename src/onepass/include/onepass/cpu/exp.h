@@ -171,39 +171,58 @@ using Precision = std::conditional_t<kCoarse<T>, Coarse, Vec<Compute<T>>>;
 // registers of what is done beside: with that 12.7 cycles, by twos 12.2.
 constexpr int kTogether = 2;
 
-// x[k] = exp(x[k] - anchor) * 2^kBias, to better than 1.5 ULP unless P is Coarse. NaN gives NaN; -inf and everything at
-// the floor or below it gives 0. Not kFloored: nothing lies there.
+// An exponential half-way: x = n * ln2 / kSteps + r. In t's low bits is (n - k + kBias) * kSteps, and the exponent's bias.
+template <class C, int kCount>
+struct Reduced {
+    Vec<C> t[kCount], r[kCount];
+};
+
+// Not kFloored: no x lies at the floor or below it.
 template <class P, bool kFloored = true, int kCount, class C, bool kShifted>
-ONEPASS_INLINE void exp_all(Vec<C> (&x)[kCount], const Anchor<Vec<C>, kShifted>& anchor) {
+ONEPASS_INLINE Reduced<C, kCount> reduce_range(const Vec<C> (&elements)[kCount],
+                                               const Anchor<Vec<C>, kShifted>& anchor) {
     using Table = ExpTable<C>;
     using V = Vec<C>;
-    constexpr bool kOfCoarse = std::is_same_v<P, Coarse>;
-    V t[kCount], n[kCount], r[kCount], q[kCount], power[kCount];
-    const auto index = [&](int k) ONEPASS_INLINE_BODY { return bit_cast<typename V::Bits>(t[k].v); };
-    const auto polynomial = [&]<int kTerms>(const C(&coefficients)[kTerms]) ONEPASS_INLINE_BODY {
-        for (V& each : q) each = coefficients[0];
-        for (int i = 1; i < kTerms; ++i) {
-            for (int k = 0; k < kCount; ++k) q[k] = fma(q[k], r[k], V(coefficients[i]));
-        }
-    };
+    V x[kCount], n[kCount];
+    Reduced<C, kCount> half;
+    for (int k = 0; k < kCount; ++k) x[k] = elements[k];
     if constexpr (kShifted) {
         for (V& each : x) each = each - anchor.shift;
     }
     if constexpr (kFloored) {
         for (V& each : x) each = max(anchor.floor, each);
     }
-    for (int k = 0; k < kCount; ++k) t[k] = fma(x[k], V(static_cast<C>(kLog2E * Table::kSteps)), anchor.magic);
-    for (int k = 0; k < kCount; ++k) n[k] = t[k] - anchor.magic;
+    for (int k = 0; k < kCount; ++k) half.t[k] = fma(x[k], V(static_cast<C>(kLog2E * Table::kSteps)), anchor.magic);
+    for (int k = 0; k < kCount; ++k) n[k] = half.t[k] - anchor.magic;
+    if constexpr (std::is_same_v<P, Coarse>) {
+        for (int k = 0; k < kCount; ++k) half.r[k] = fma(n[k], V(static_cast<C>(-kLn2 / Table::kSteps)), x[k]);
+    } else {
+        for (int k = 0; k < kCount; ++k) half.r[k] = fma(n[k], V(-Table::kLn2High), x[k]);
+        for (int k = 0; k < kCount; ++k) half.r[k] = fma(n[k], V(-Table::kLn2Low), half.r[k]);
+    }
+    return half;
+}
+
+template <class P, int kCount, class C>
+ONEPASS_INLINE void finish_exp(const Reduced<C, kCount>& half, Vec<C> (&x)[kCount]) {
+    using Table = ExpTable<C>;
+    using V = Vec<C>;
+    constexpr bool kOfCoarse = std::is_same_v<P, Coarse>;
+    V q[kCount], power[kCount];
+    const auto& r = half.r;
+    const auto index = [&](int k) ONEPASS_INLINE_BODY { return bit_cast<typename V::Bits>(half.t[k].v); };
+    const auto polynomial = [&]<int kTerms>(const C(&coefficients)[kTerms]) ONEPASS_INLINE_BODY {
+        for (V& each : q) each = coefficients[0];
+        for (int i = 1; i < kTerms; ++i) {
+            for (int k = 0; k < kCount; ++k) q[k] = fma(q[k], r[k], V(coefficients[i]));
+        }
+    };
     if constexpr (kOfCoarse) {
-        for (int k = 0; k < kCount; ++k) r[k] = fma(n[k], V(static_cast<C>(-kLn2 / Table::kSteps)), x[k]);
         polynomial(Table::kCoarse);
     } else {
-        for (int k = 0; k < kCount; ++k) r[k] = fma(n[k], V(-Table::kLn2High), x[k]);
-        for (int k = 0; k < kCount; ++k) r[k] = fma(n[k], V(-Table::kLn2Low), r[k]);
         polynomial(Table::kPolynomial);
     }
-    // The low bits of t hold (n - k + kBias) * kSteps + the exponent's bias: shifted into place they are that power of
-    // two.
+    // t's low bits, shifted into place, are that power of two.
     if constexpr (Table::kSteps > 1) {
         for (int k = 0; k < kCount; ++k) {
             const auto bits = (index(k) << (Table::kMantissaBits - Table::kStepBits)) + lookup(Table::kPower, index(k));
@@ -218,6 +237,13 @@ ONEPASS_INLINE void exp_all(Vec<C> (&x)[kCount], const Anchor<Vec<C>, kShifted>&
         for (int k = 0; k < kCount; ++k) power[k] = bit_cast<typename V::Native>(index(k) << Table::kMantissaBits);
         for (int k = 0; k < kCount; ++k) x[k] = fma(q[k], r[k], V(C(1))) * power[k];
     }
+}
+
+// x[k] = exp(x[k] - anchor) * 2^kBias, to better than 1.5 ULP unless P is Coarse. NaN gives NaN; -inf and everything at
+// the floor or below it gives 0.
+template <class P, bool kFloored = true, int kCount, class C, bool kShifted>
+ONEPASS_INLINE void exp_all(Vec<C> (&x)[kCount], const Anchor<Vec<C>, kShifted>& anchor) {
+    finish_exp<P>(reduce_range<P, kFloored>(x, anchor), x);
 }
 
 // The same of one.

@@ -42,6 +42,28 @@ inline bool may_be_usual(Vec<C> some) {
     return !(reduce_max(some) > Usual<C>::kMostX);
 }
 
+// An exponent that served a row before, in the usual one's place.
+template <class C>
+struct Expected {
+    Anchor<Vec<C>, false> anchor = usual_anchor<C>();
+    C most = Usual<C>::kMostX;
+
+    // top: the largest elements, NaN left out.
+    bool is_true(Vec<C> top, double sum) const {
+        return !any_above(top, Vec<C>(most)) && sum >= Usual<C>::kLeastSum && sum <= Usual<C>::kMostSum;
+    }
+};
+
+// That of a row with this maximum.
+template <class C>
+inline Expected<C> expected_at(C max) {
+    const auto anchor = anchor_at(Vec<C>(max), false);
+    if (anchor.shift.v[0] != 0) return {};
+    const double exponent = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
+    return {{anchor.shift, anchor.floor, anchor.magic},
+            static_cast<C>(exponent + (Usual<C>::kMostX - Usual<C>::kExponent * kLn2))};
+}
+
 // top: the largest elements, NaN left out; sums: n sums of exponentials.
 template <class C>
 inline bool are_usual(Vec<C> top, const double* sums, int n) {
