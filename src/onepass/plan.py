@@ -411,7 +411,8 @@ def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: in
     """A row that is not computed twice is worth more than the bytes it is not read again."""
     rounds = -(-problem.rows // threads)
     busy = problem.rows >= _LEAST_BUSY * threads * rounds
-    return problem.op == "softmax" and busy and row_bytes <= machine.l3_bytes / machine.cores * _COMPUTED_ROW_SHARE_OF_L3
+    fits = row_bytes <= machine.l3_bytes / machine.cores * _COMPUTED_ROW_SHARE_OF_L3
+    return problem.op == "softmax" and busy and fits
 
 
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:

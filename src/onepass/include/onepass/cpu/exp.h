@@ -171,7 +171,8 @@ using Precision = std::conditional_t<kCoarse<T>, Coarse, Vec<Compute<T>>>;
 // registers of what is done beside: with that 12.7 cycles, by twos 12.2.
 constexpr int kTogether = 2;
 
-// An exponential half-way: x = n * ln2 / kSteps + r. In t's low bits is (n - k + kBias) * kSteps, and the exponent's bias.
+// An exponential half-way: x = n * ln2 / kSteps + r. In t's low bits is (n - k + kBias) * kSteps, and the exponent's
+// bias.
 template <class C, int kCount>
 struct Reduced {
     Vec<C> t[kCount], r[kCount];

@@ -21,7 +21,8 @@ template <class T>
 class Rows {
     using C = Compute<T>;
     static constexpr int W = kLanes<C>;
-    static constexpr std::int64_t kWrittenLate = 8192;  // bytes of a row of log_softmax's, at most (resident_log_softmax)
+    static constexpr std::int64_t kWrittenLate =
+        8192;  // bytes of a row of log_softmax's, at most (resident_log_softmax)
 
    public:
     Rows(const Job& job, const void* x, void* y)
@@ -112,20 +113,22 @@ class Rows {
         const std::int64_t apart = (stride + kPage / 2 - 1) / kPage * kPage + kPage / 2;
         C* const keep = scratch_of<C>(Scratch::values, apart + stride);
         Expected<C> expected;
+        bool trusted = true;
         Carry carry;
         Ready before;
         for (std::int64_t r = begin; r < end; ++r) {
             const Offsets at = row(r);
             const T* x = reinterpret_cast<const T*>(x_row(at));
             C* const e = keep + (r & 1) * apart;
-            // Where the first elements overflow, all that follow would.
-            const bool tried = n < W || !(reduce_max(load(x)) > expected.most);
             double sum;
-            if (!tried) write_ready<true>(before, carry).finish();
-            if (!tried || !pipelined_softmax(x, expected, e, sum, before, carry)) {
+            if (!trusted || !pipelined_softmax(x, expected, e, sum, before, carry)) {
+                if (trusted) before = {};  // is written
+                // Until what is expected would have served, maxima come first and no row is computed twice. Rows of
+                // 1000 float32 that lie now here, now there: 1.3 times what others take, otherwise 1.9 (Zen 5).
                 const C top = max_of(x, n);
-                sum = exponentials_at(x, top, e);
+                trusted = expected.serves(top);
                 if (!is_infinite(top)) expected = expected_at(top);
+                if (!pipelined_softmax(x, expected, e, sum, before, carry)) sum = exponentials_at(x, top, e);
             }
             before = {x, reinterpret_cast<T*>(y_row(at)), e, n, 0, sum};
         }
@@ -143,14 +146,15 @@ class Rows {
         const auto anchor = expected.anchor;
         Vec<C> top = -kInfinity<C>;
         sum = by_chunks([&](std::int64_t first, std::int64_t size) ONEPASS_INLINE_BODY {
-            return keep_exponentials(x + first, size, anchor, keep + first, top, [&](std::int64_t i) ONEPASS_INLINE_BODY {
-                fetch_soon(x + first + i + kAhead<T>, 4 * W);
-                write();
-            });
+            return keep_exponentials(x + first, size, anchor, keep + first, top,
+                                     [&](std::int64_t i) ONEPASS_INLINE_BODY {
+                                         fetch_soon(x + first + i + kAhead<T>, 4 * W);
+                                         write();
+                                     });
         });
         writer.resume(write);
         writer.finish();
-        return expected.is_true(top, sum);
+        return expected.served(top, sum);
     }
 
     // The same of any row, whose maximum is known, and nothing beside.

@@ -100,9 +100,9 @@ class RunningMax<T> {
     static constexpr std::int16_t kLowest = -0x8000;
 };
 
-// How far ahead of what is read is fetched; the processor itself stops looking ahead at the end of a page. Measured on a
-// Zen 4, rows of 1024 float32: from 2 KiB on 5.6 ns a vector, from 4 5.06, from 6 or 8 5.03; on pages of 4 KiB 6.5, 5.6
-// and 5.4.
+// How far ahead of what is read is fetched; the processor itself stops looking ahead at the end of a page. Measured on
+// a Zen 4, rows of 1024 float32: from 2 KiB on 5.6 ns a vector, from 4 5.06, from 6 or 8 5.03; on pages of 4
+// KiB 6.5, 5.6 and 5.4.
 template <class T>
 constexpr std::int64_t kAhead = 8192 / sizeof(T);
 
@@ -238,8 +238,8 @@ struct Fetch {
     }
 };
 
-// The sum of what the exponentials of a span come out as: four(i, add) calls add(k, a vector) for the vectors k = 0 to 3
-// from i on, one(i, lanes) returns the one that begins there.
+// The sum of what the exponentials of a span come out as: four(i, add) calls add(k, a vector) for the vectors k = 0 to
+// 3 from i on, one(i, lanes) returns the one that begins there.
 template <class C, class Four, class One, class Beside>
 ONEPASS_INLINE double sum_of_exponentials(std::int64_t n, Four&& four, One&& one, Beside&& beside) {
     constexpr int W = kLanes<C>;

@@ -18,6 +18,7 @@ template <>
 struct Usual<float> {
     static constexpr int kExponent = 16;        // sums of e^-2 to e^30
     static constexpr float kMostX = 44;         // its exponential, 2^107.5 with the bias, is the largest used
+    static constexpr float kLeastX = -2;        // that of a maximum from here on is sum enough
     static constexpr float kMostSum = 0x1p88;   // beyond: the low part of its reciprocal might be subnormal
     static constexpr float kLeastSum = 0x1p41;  // below: what the floor cuts off might still show in the result
 };
@@ -25,6 +26,7 @@ template <>
 struct Usual<double> {
     static constexpr int kExponent = 0;
     static constexpr double kMostX = 300;
+    static constexpr double kLeastX = -117;
     static constexpr double kMostSum = 0x1p940;
     static constexpr double kLeastSum = 0x1p330;
 };
@@ -42,14 +44,16 @@ inline bool may_be_usual(Vec<C> some) {
     return !(reduce_max(some) > Usual<C>::kMostX);
 }
 
-// An exponent that served a row before, in the usual one's place.
+// An exponent in the usual one's place: that of a row before.
 template <class C>
 struct Expected {
     Anchor<Vec<C>, false> anchor = usual_anchor<C>();
-    C most = Usual<C>::kMostX;
+    C least = Usual<C>::kLeastX, most = Usual<C>::kMostX;
 
-    // top: the largest elements, NaN left out.
-    bool is_true(Vec<C> top, double sum) const {
+    // Whether a row with this maximum is one of those it is right for; of a row that was taken for one, from its
+    // largest elements, NaN left out, and its sum.
+    bool serves(C max) const { return max >= least && max <= most; }
+    bool served(Vec<C> top, double sum) const {
         return !any_above(top, Vec<C>(most)) && sum >= Usual<C>::kLeastSum && sum <= Usual<C>::kMostSum;
     }
 };
@@ -59,9 +63,10 @@ template <class C>
 inline Expected<C> expected_at(C max) {
     const auto anchor = anchor_at(Vec<C>(max), false);
     if (anchor.shift.v[0] != 0) return {};
-    const double exponent = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
+    const double from_usual = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]) - Usual<C>::kExponent * kLn2;
     return {{anchor.shift, anchor.floor, anchor.magic},
-            static_cast<C>(exponent + (Usual<C>::kMostX - Usual<C>::kExponent * kLn2))};
+            static_cast<C>(Usual<C>::kLeastX + from_usual),
+            static_cast<C>(Usual<C>::kMostX + from_usual)};
 }
 
 // top: the largest elements, NaN left out; sums: n sums of exponentials.
