@@ -113,7 +113,7 @@ class TileInPlace {
         for (std::int64_t first = begin; first < end; first += rows) {
             const std::int64_t stop = first + rows < end ? first + rows : end;
             if ((first - begin) % kBlock == 0) Sum::begin_block(c, padded_);
-            const bool by_rows = width_ < kMost * W || beside.together();
+            const bool by_rows = width_ < kMost * W || beside.apart();
             if (by_rows) beside.rows(first, stop);
             each_group<C, kMost, (kMost > 2 ? 2 : 1)>(width_, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 constexpr int kFew = kCount < kTogether ? kCount : kTogether;
@@ -125,7 +125,7 @@ class TileInPlace {
                         constexpr int kFirst = group * kFew;
                         V e[kFew];
                         unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {
-                            e[k] = vector_of<kCount>(at_ + d * stride_ + j, kFirst + k, lanes, -kInfinity<C>);
+                            e[k] = once(vector_of<kCount>(at_ + d * stride_ + j, kFirst + k, lanes, -kInfinity<C>));
                         });
                         exponential(e, j + kFirst * W);
                         unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {

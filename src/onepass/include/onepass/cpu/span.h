@@ -224,7 +224,7 @@ struct WideSum<double> {
 struct Nothing {
     ONEPASS_INLINE void operator()(std::int64_t) const {}
     ONEPASS_INLINE void rows(std::int64_t, std::int64_t) const {}
-    static bool together() { return false; }
+    static bool apart() { return false; }
 };
 
 // Fetches a span as long as the one that is visited into the second-level cache.
@@ -301,7 +301,7 @@ ONEPASS_INLINE double keep_exponentials(const T* x, std::int64_t n, const Anchor
     const auto begin = [&](std::int64_t i) ONEPASS_INLINE_BODY {
         Vec<C> v[kTogether];
         for (int k = 0; k < kTogether; ++k) {
-            v[k] = load(x + i + k * W);
+            v[k] = loaded_once(x + i + k * W);
             top = max(v[k], top);
         }
         return reduce_range<P>(v, anchor);
@@ -505,7 +505,7 @@ struct Normalized {
     auto operator()(std::int64_t i, int n) const { return scale(load_n(e + i, n, C(0))); }
     template <int kCount>
     ONEPASS_INLINE bool vectors(std::int64_t i, Vec<C> (&results)[kCount]) const {
-        for (int k = 0; k < kCount; ++k) results[k] = load(e + i + k * kLanes<C>);
+        for (int k = 0; k < kCount; ++k) results[k] = loaded_once(e + i + k * kLanes<C>);
         return times_all<T>(results, scale.high, scale.low, scale.limit);
     }
 };

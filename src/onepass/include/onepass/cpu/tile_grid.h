@@ -183,7 +183,28 @@ class TileGrid {
         return true;
     }
 
-    // packed: the same of rows [begin, end), which lie one behind the other: value(j, column, lanes) being the vector
+    // Whether rows of a tile's results at y go where they lie without a thought: in the cache, or as lines past it.
+    bool rows_in_place(const char* y, int width) const {
+        const auto at = reinterpret_cast<std::uintptr_t>(y);
+        if (packed_ || !y_direct_ || at % sizeof(T) != 0) return false;
+        return !past_cache_ || (in_lines(y, width) && job_.reduce[0].y_stride % kOfLine == 0);
+    }
+    // Writes such a row, value(j, lanes) being the vector at column j, which is not subnormal.
+    template <class Value>
+    ONEPASS_INLINE static void write_row_in_place(T* y, int width, bool past_cache, Value&& value) {
+        int j = 0;
+        for (; j + 2 * W <= width; j += 2 * W) {
+            const V a = value(j, W), b = value(j + W, W);
+            past_cache ? stream_normal(y + j, a, b) : store_normal(y + j, a, b);
+        }
+        if (j + W <= width) {
+            store(y + j, value(j, W), past_cache);
+            j += W;
+        }
+        if (j < width) store_n(y + j, value(j, width - j), width - j);
+    }
+
+    // packed: writes rows [begin, end), which lie one behind the other: value(j, column, lanes) being the vector
     // at element j of them, where the columns are those from `column` on, and after the last one the first again.
     template <class Value>
     ONEPASS_INLINE bool write_plain_rows(char* results, std::int64_t begin, std::int64_t end, Value&& value) const {

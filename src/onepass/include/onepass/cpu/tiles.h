@@ -108,7 +108,7 @@ class Tiles : TileGrid<T> {
 
     ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
         if (!x_direct_ || d >= tile_rows()) return;
-        fetch_soon(reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride, width);
+        fetch_soon(row_of(u, d), width);
     }
 
     // Calls visit(column, Vec) for every vector of tile row d.
@@ -137,9 +137,54 @@ class Tiles : TileGrid<T> {
         const Columns<C>* columns = nullptr;
         const C* kept = nullptr;
         Carry* carry = nullptr;  // where rows of results share lines only with each other
+        // Where there is nothing to ask of a row, what the loop has at hand: what any_row looks up and decides of each
+        // takes as long as the results of three vectors.
+        bool asks = false;
+        struct {
+            const T* next = nullptr;  // to fetch
+            T* y = nullptr;           // to write
+            std::int64_t x_stride = 0, y_stride = 0;
+            int next_width = 0, width = 0;
+            bool past_cache = false;
+        } in_place{};
 
-        ONEPASS_INLINE void operator()(std::int64_t d) const {
-            if (together()) return rows(d, d + 1);
+        ONEPASS_INLINE void operator()(std::int64_t d) const { asks ? rows(d, d + 1) : row_in_place(d); }
+        // Rows [begin, end), where the code of the row is not wanted once more.
+        ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
+            if (together()) {
+                if (next) tiles.fetch(*next, begin, static_cast<int>((end - begin) * next->width));
+                if (ready) tiles.template write_interleaved<kSoftmax>(*ready, begin, end, kept, *columns);
+                return;
+            }
+            for (std::int64_t d = begin; d < end; ++d) asks ? any_row(d) : row_in_place(d);
+        }
+        // Whether several rows at a time are better: they are written as one, or asking is called for.
+        bool apart() const { return asks; }
+
+       private:
+        // Whether rows lie one behind the other.
+        bool together() const { return tiles.packed_ && tiles.x_direct_; }
+        ONEPASS_INLINE void row_in_place(std::int64_t d) const {
+            const auto& p = in_place;
+            if (p.next) fetch_soon(p.next + d * p.x_stride, p.next_width);
+            if (!p.y) return;
+            const Columns<C>& c = *columns;
+            const auto write = [&](auto&& value) ONEPASS_INLINE_BODY {
+                Grid::write_row_in_place(p.y + d * p.y_stride, p.width, p.past_cache, value);
+            };
+            if constexpr (kSoftmax) {
+                const C* const e = kept + d * padded(p.width);
+                write([&](int j, int) ONEPASS_INLINE_BODY {
+                    return times<T>(loaded_once(e + j), load(c.scale + j), load(c.scale_low + j));
+                });
+            } else {
+                const T* const x = reinterpret_cast<const T*>(ready->x) + d * p.x_stride;
+                write([&](int j, int lanes) ONEPASS_INLINE_BODY {
+                    return log_of(c, j, lanes == W ? load(x + j) : load_n(x + j, lanes, C(0)));
+                });
+            }
+        }
+        ONEPASS_INLINE void any_row(std::int64_t d) const {
             if (next) tiles.fetch(*next, d, next->width);
             if (!ready) return;
             tiles.fetch_edges(ready->y, ready->width, d + kAhead);
@@ -149,18 +194,23 @@ class Tiles : TileGrid<T> {
                 tiles.write_log_row(*ready, d, *columns, carry);
             }
         }
-        // Rows [begin, end), where the code of the row is not wanted once more.
-        ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
-            if (!together()) {
-                for (std::int64_t d = begin; d < end; ++d) (*this)(d);
-                return;
-            }
-            if (next) tiles.fetch(*next, begin, static_cast<int>((end - begin) * next->width));
-            if (ready) tiles.template write_interleaved<kSoftmax>(*ready, begin, end, kept, *columns);
-        }
-        // Whether rows lie one behind the other: several are written as one.
-        bool together() const { return tiles.packed_ && tiles.x_direct_; }
     };
+    template <bool kSoftmax>
+    Beside<kSoftmax> beside_of(const Unit* next, const Unit* ready, const Columns<C>& c, const C* kept,
+                               Carry& carry) const {
+        Beside<kSoftmax> beside{*this, next, ready, &c, kept, Grid::joined_ ? &carry : nullptr};
+        const bool in_place = !ready || (Grid::rows_in_place(ready->y, ready->width) && !(kSoftmax && c.any_small));
+        beside.asks = packed_ || !x_direct_ || !in_place;
+        const auto x_of = [](const Unit* u) { return u ? reinterpret_cast<const T*>(u->x) : nullptr; };
+        beside.in_place = {x_of(next),
+                           ready ? reinterpret_cast<T*>(ready->y) : nullptr,
+                           job_.reduce[0].x_stride,
+                           job_.reduce[0].y_stride,
+                           next ? next->width : 0,
+                           ready ? ready->width : 0,
+                           past_cache_};
+        return beside;
+    }
 
     // Fills c.max, the anchors and c.total; `keep`, if not a null pointer, receives the exponentials of a softmax,
     // `padded` per row. kExact: relative to the maxima themselves, for logarithms; nothing is kept then.
@@ -477,6 +527,13 @@ class Tiles : TileGrid<T> {
         c.limit = limit_beside_all(c.scale, distinct(u));
     }
 
+    ONEPASS_INLINE const T* row_of(const Unit& u, std::int64_t d) const {
+        return reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride;
+    }
+    ONEPASS_INLINE static V log_of(const Columns<C>& c, int j, V x) {
+        return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(x);
+    }
+
     ONEPASS_INLINE void write_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c,
                                             Carry* carry) const {
         const auto value = [&](int j, int) ONEPASS_INLINE_BODY {
@@ -498,10 +555,9 @@ class Tiles : TileGrid<T> {
     }
 
     ONEPASS_INLINE void write_log_row(const Unit& u, std::int64_t d, const Columns<C>& c, Carry* carry) const {
-        const T* x = reinterpret_cast<const T*>(u.x) + d * steps_ * job_.reduce[0].x_stride;
+        const T* x = row_of(u, d);
         const auto value = [&](int j, int lanes) ONEPASS_INLINE_BODY {
-            const V v = lanes == W ? load(x + j) : load_n(x + j, lanes, C(0));
-            return LogSoftmaxOp<V>{load(c.scale + j), load(c.scale_low + j)}(v);
+            return log_of(c, j, lanes == W ? load(x + j) : load_n(x + j, lanes, C(0)));
         };
         if (!x_direct_ || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value, carry))
             write_any_log_row(u, d, c, carry);
@@ -524,8 +580,7 @@ class Tiles : TileGrid<T> {
         } else {
             const T* const x = reinterpret_cast<const T*>(u.x) + begin * width_;
             const auto value = [&](std::int64_t j, int column, int lanes) ONEPASS_INLINE_BODY {
-                const V v = lanes == W ? load(x + j) : load_n(x + j, lanes, C(0));
-                return LogSoftmaxOp<V>{load(c.scale + column), load(c.scale_low + column)}(v);
+                return log_of(c, column, lanes == W ? load(x + j) : load_n(x + j, lanes, C(0)));
             };
             written = Grid::write_plain_rows(u.y, begin, end, value);
         }
@@ -566,13 +621,12 @@ class Tiles : TileGrid<T> {
         }
         const auto kept_of = [&](std::int64_t i) { return kSoftmax ? keep[i & 1] : nullptr; };
         Carry carry;
-        Carry* const joined = Grid::joined_ ? &carry : nullptr;
         Unit ready{}, u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
             Columns<C>& c = columns[i & 1];
             const Unit next = i + 1 < end ? unit(i + 1) : u;
-            const Beside<kSoftmax> beside{*this,          &next, i == begin ? nullptr : &ready, &columns[(i + 1) & 1],
-                                          kept_of(i + 1), joined};
+            const auto beside = beside_of<kSoftmax>(i + 1 < end ? &next : nullptr, i == begin ? nullptr : &ready,
+                                                    columns[(i + 1) & 1], kept_of(i + 1), carry);
             exponentials<!kSoftmax>(u, 0, tile_rows(), c, kept_of(i), beside);
             if constexpr (kSoftmax) {
                 prepare_scales(u, c);
@@ -582,8 +636,7 @@ class Tiles : TileGrid<T> {
             ready = u;
             u = next;
         }
-        const Beside<kSoftmax> last{*this, nullptr, &ready, &columns[(end - 1) & 1], kept_of(end - 1), joined};
-        last.rows(0, tile_rows());
+        beside_of<kSoftmax>(nullptr, &ready, columns[(end - 1) & 1], kept_of(end - 1), carry).rows(0, tile_rows());
         carry.flush();
     }
 
