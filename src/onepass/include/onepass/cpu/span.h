@@ -275,7 +275,7 @@ ONEPASS_INLINE double sum_exp(const T* x, std::int64_t n, Exponential&& exponent
         [&](std::int64_t i, auto&& add) ONEPASS_INLINE_BODY {
             for (int first = 0; first < 4; first += kTogether) {
                 Vec<C> e[kTogether];
-                for (int k = 0; k < kTogether; ++k) e[k] = load(x + i + (first + k) * W);
+                for (int k = 0; k < kTogether; ++k) e[k] = loaded_once(x + i + (first + k) * W);
                 exponential(e);
                 for (int k = 0; k < kTogether; ++k) add(first + k, e[k]);
             }
