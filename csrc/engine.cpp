@@ -247,11 +247,11 @@ NB_MODULE(_engine, m) {
     m.def("forget_all", &forget_all);
     m.def(
         "try_first",
-        [](nb::callable function, int op, nb::tuple names, nb::callable otherwise) {
-            return try_first(function.ptr(), checked<int>(op, 7, "try_first: not a function of one array"), names.ptr(),
-                             otherwise.ptr());
+        [](nb::callable function, int op, nb::tuple names, nb::object unset, nb::callable otherwise) {
+            try_first(function.ptr(), checked<int>(op, kFunctions, "try_first: no function of one array"), names.ptr(),
+                      unset.ptr(), otherwise.ptr());
         },
-        "function"_a, "op"_a, "names"_a, "otherwise"_a);
+        "function"_a, "op"_a, "names"_a, "unset"_a, "otherwise"_a);
     m.def("last_algorithm", &last_algorithm);
     m.def("last_form", &last_form);
     m.def("assume_looking_far_ahead", [](bool so) { return std::exchange(looks_far_ahead, so); });

@@ -21,13 +21,13 @@ constexpr struct {
 } kParameters[] = {{"x", kX},         {"dim", kDim}, {"axis", kDim},           {"keepdim", kKeepdim},
                    {"dtype", kDtype}, {"out", kOut}, {"algorithm", kAlgorithm}};
 
-constexpr std::size_t kFunctions = 7;  // softmax to amin, by their Op
 constexpr std::size_t kPositional = 3;
 
 // References that live as long as the process.
 struct Function {
     PyObject* op = nullptr;
     PyObject* otherwise = nullptr;
+    PyObject* unset = nullptr;
     std::array<Argument, kPositional> positional;
     std::vector<std::pair<PyObject*, Argument>> names;
 };
@@ -51,8 +51,9 @@ bool arrange(const Function& function, PyObject* const* args, std::size_t positi
     const Py_ssize_t keywords = names ? PyTuple_Size(names) : 0;
     for (Py_ssize_t i = 0; i < keywords; ++i) {
         const Argument argument = argument_of(function, PyTuple_GetItem(names, i));
-        if (argument == kNone || arranged[argument]) return false;
-        arranged[argument] = args[positional + static_cast<std::size_t>(i)];
+        PyObject* value = args[positional + static_cast<std::size_t>(i)];
+        if (argument == kNone || arranged[argument] || value == function.unset) return false;
+        arranged[argument] = value;
     }
     arranged[kOp] = function.op;
     if (!arranged[kDim]) arranged[kDim] = last_dim;
@@ -79,29 +80,27 @@ constexpr auto kAnswers = []<std::size_t... op>(std::index_sequence<op...>) {
     return std::array<vectorcallfunc, kFunctions>{answer<op>...};
 }(std::make_index_sequence<kFunctions>());
 
+void set_vectorcall(PyObject* function, vectorcallfunc to) {
 #ifdef Py_LIMITED_API
-bool set_vectorcall(PyObject* function, vectorcallfunc to) {
-    // Documented, but not of the stable ABI: it may go.
+    // Documented, but not of the stable ABI: it may go, and calls run Python first again.
     static const auto set =
         reinterpret_cast<void (*)(PyObject*, vectorcallfunc)>(dlsym(RTLD_DEFAULT, "PyFunction_SetVectorcall"));
     if (set) set(function, to);
-    return set != nullptr;
-}
+#elif PY_VERSION_HEX >= 0x030C0000
+    PyFunction_SetVectorcall(reinterpret_cast<PyFunctionObject*>(function), to);
 #else
-bool set_vectorcall(PyObject* function, vectorcallfunc to) {
     reinterpret_cast<PyFunctionObject*>(function)->vectorcall = to;
-    return true;
-}
 #endif
+}
 
 }  // namespace
 
-bool try_first(PyObject* function, long op, PyObject* names, PyObject* otherwise) {
+void try_first(PyObject* function, int op, PyObject* names, PyObject* unset, PyObject* otherwise) {
     Function& known = functions[op];
     if (!last_dim) last_dim = PyLong_FromLong(-1);
+    Py_INCREF(unset);
     Py_INCREF(otherwise);
-    known.op = PyLong_FromLong(op);
-    known.otherwise = otherwise;
+    known = {PyLong_FromLong(op), otherwise, unset, {}, {}};
     for (Py_ssize_t i = 0; i < PyTuple_Size(names); ++i) {
         PyObject* name = PyTuple_GetItem(names, i);
         for (const auto& [text, argument] : kParameters) {
@@ -111,7 +110,7 @@ bool try_first(PyObject* function, long op, PyObject* names, PyObject* otherwise
             if (static_cast<std::size_t>(i) < kPositional) known.positional[i] = argument;
         }
     }
-    return set_vectorcall(function, kAnswers[static_cast<std::size_t>(op)]);
+    set_vectorcall(function, kAnswers[static_cast<std::size_t>(op)]);
 }
 
 }  // namespace onepass

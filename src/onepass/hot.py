@@ -1,8 +1,8 @@
 """The public functions' hot path, where CPython has one: a call reaches the engine before Python of theirs is run.
 
 They stay functions, with their signatures, documentation and attributes; what changes is whom the interpreter calls
-(PyFunction_SetVectorcall, from Python 3.12 on). The Python below a signature is what the engine leaves alone, and the
-hot path of older interpreters.
+(PyFunction_SetVectorcall). The Python below a signature is what the engine leaves alone, and the hot path of Python
+3.11, which looks whom to call only where a call is not made in Python.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from . import _engine
+from .problem import UNSET
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,7 +26,7 @@ def tried_first(op: int) -> Callable[[Function], Function]:
         # Another function, which the interpreter calls as it calls all others.
         python = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
         python.__kwdefaults__ = function.__kwdefaults__
-        _engine.try_first(function, op, names, python)
+        _engine.try_first(function, op, names, UNSET, python)
         return function
 
     return mark

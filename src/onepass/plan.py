@@ -44,8 +44,8 @@ _ROW_SHARE_OF_L2 = 0.5
 # 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and
 # 0.87 at 262144. On two of a Zen 5 (AVX-512, 1 MiB, 32 MiB), by one thread and by two, from memory: 50257 float32 1.4
 # and 1.7, 131072 1.4 and 1.0, 262144 1.3 and 1.0; bfloat16 2.0 and 1.6, 1.6 and 1.3, 1.5 and 1.4; by two, 65536 float64
-# 1.3, 262144 1.1. (Gradients would gain 1.1 to 1.3, but their sums would have other bits than those of few rows, which
-# are split.)
+# 1.3, 262144 1.1. Not of rows that are converted on the way: there, float16 to float32 0.7 to 0.9. (Gradients would
+# gain 1.1 to 1.3, but their sums would have other bits than those of few rows, which are split.)
 _COMPUTED_ROW_SHARE_OF_L3 = 0.25
 _NARROW_VECTOR_BYTES = 32
 # A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
@@ -412,7 +412,7 @@ def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: in
     rounds = -(-problem.rows // threads)
     busy = problem.rows >= _LEAST_BUSY * threads * rounds
     fits = row_bytes <= machine.l3_bytes / machine.cores * _COMPUTED_ROW_SHARE_OF_L3
-    return problem.op == "softmax" and busy and fits
+    return problem.op == "softmax" and _direct(problem) and busy and fits
 
 
 def _plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: _Reasons) -> CpuPlan:

@@ -104,7 +104,7 @@ class RunningMax<T> {
 // a Zen 4, rows of 1024 float32: from 2 KiB on 5.6 ns a vector, from 4 5.06, from 6 or 8 5.03; on pages of 4
 // KiB 6.5, 5.6 and 5.4.
 template <class T>
-constexpr std::int64_t kAhead = 8192 / sizeof(T);
+constexpr std::int64_t kSpanAhead = 8192 / sizeof(T);
 
 // The maximum of a span that is still on its way from memory, taken beside a pass over another: step(i) for every four
 // vectors of that.
@@ -119,7 +119,7 @@ class MaxAhead {
     ONEPASS_INLINE void step(std::int64_t i) {
         if (i + 4 * W > n_) return;
         max_.add(x_ + i);
-        fetch_soon(x_ + i + kAhead<T>, 4 * W);
+        fetch_soon(x_ + i + kSpanAhead<T>, 4 * W);
         done_ = i + 4 * W;
     }
     C value() const {
@@ -654,7 +654,7 @@ class Emitter {
 
     T* y_ = nullptr;
     std::int64_t n_ = 0;
-    Source value_;
+    Source value_{};
     std::int64_t i_ = 0;
     bool past_cache_ = false;
     Carry* carry_ = nullptr;

@@ -184,7 +184,7 @@ class TileGrid {
     }
 
     // Whether rows of a tile's results at y go where they lie without a thought: in the cache, or as lines past it.
-    bool rows_in_place(const char* y, int width) const {
+    bool results_in_place(const char* y, int width) const {
         const auto at = reinterpret_cast<std::uintptr_t>(y);
         if (packed_ || !y_direct_ || at % sizeof(T) != 0) return false;
         return !past_cache_ || (in_lines(y, width) && job_.reduce[0].y_stride % kOfLine == 0);

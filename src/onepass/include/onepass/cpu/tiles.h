@@ -148,7 +148,8 @@ class Tiles : TileGrid<T> {
             bool past_cache = false;
         } in_place{};
 
-        ONEPASS_INLINE void operator()(std::int64_t d) const { asks ? rows(d, d + 1) : row_in_place(d); }
+        // Next to a row; where work is apart it goes by `rows` instead.
+        ONEPASS_INLINE void operator()(std::int64_t d) const { row_in_place(d); }
         // Rows [begin, end), where the code of the row is not wanted once more.
         ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
             if (together()) {
@@ -199,7 +200,7 @@ class Tiles : TileGrid<T> {
     Beside<kSoftmax> beside_of(const Unit* next, const Unit* ready, const Columns<C>& c, const C* kept,
                                Carry& carry) const {
         Beside<kSoftmax> beside{*this, next, ready, &c, kept, Grid::joined_ ? &carry : nullptr};
-        const bool in_place = !ready || (Grid::rows_in_place(ready->y, ready->width) && !(kSoftmax && c.any_small));
+        const bool in_place = !ready || (Grid::results_in_place(ready->y, ready->width) && !(kSoftmax && c.any_small));
         beside.asks = packed_ || !x_direct_ || !in_place;
         const auto x_of = [](const Unit* u) { return u ? reinterpret_cast<const T*>(u->x) : nullptr; };
         beside.in_place = {x_of(next),

@@ -18,7 +18,8 @@ template <>
 struct Usual<float> {
     static constexpr int kExponent = 16;        // sums of e^-2 to e^30
     static constexpr float kMostX = 44;         // its exponential, 2^107.5 with the bias, is the largest used
-    static constexpr float kLeastX = -2;        // that of a maximum from here on is sum enough
+    static constexpr float kLeastX = -2;        // that of a maximum from here on is sum enough,
+    static constexpr float kLikelyX = 20;       // up to here it leaves room for 2^15 as large
     static constexpr float kMostSum = 0x1p88;   // beyond: the low part of its reciprocal might be subnormal
     static constexpr float kLeastSum = 0x1p41;  // below: what the floor cuts off might still show in the result
 };
@@ -27,6 +28,7 @@ struct Usual<double> {
     static constexpr int kExponent = 0;
     static constexpr double kMostX = 300;
     static constexpr double kLeastX = -117;
+    static constexpr double kLikelyX = 280;
     static constexpr double kMostSum = 0x1p940;
     static constexpr double kLeastSum = 0x1p330;
 };
@@ -48,25 +50,29 @@ inline bool may_be_usual(Vec<C> some) {
 template <class C>
 struct Expected {
     Anchor<Vec<C>, false> anchor = usual_anchor<C>();
-    C least = Usual<C>::kLeastX, most = Usual<C>::kMostX;
+    C least = Usual<C>::kLeastX, likely = Usual<C>::kLikelyX, most = Usual<C>::kMostX;
 
-    // Whether a row with this maximum is one of those it is right for; of a row that was taken for one, from its
-    // largest elements, NaN left out, and its sum.
-    bool serves(C max) const { return max >= least && max <= most; }
+    // Whether a row with this maximum would be served.
+    bool serves(C max) const { return max >= least && max <= likely; }
+    // Whether a row was, from its largest elements, NaN left out, and its sum. If that is NaN so is all of the row,
+    // whatever the exponent.
     bool served(Vec<C> top, double sum) const {
-        return !any_above(top, Vec<C>(most)) && sum >= Usual<C>::kLeastSum && sum <= Usual<C>::kMostSum;
+        return !any_above(top, Vec<C>(most)) && !(sum < Usual<C>::kLeastSum) && !(sum > Usual<C>::kMostSum);
     }
 };
 
-// That of a row with this maximum.
+// That of a row with this maximum. False if there is none: it is infinite, or so far away that it has to be subtracted.
 template <class C>
-inline Expected<C> expected_at(C max) {
+inline bool expect(C max, Expected<C>& expected) {
+    using U = Usual<C>;
     const auto anchor = anchor_at(Vec<C>(max), false);
-    if (anchor.shift.v[0] != 0) return {};
-    const double from_usual = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]) - Usual<C>::kExponent * kLn2;
-    return {{anchor.shift, anchor.floor, anchor.magic},
-            static_cast<C>(Usual<C>::kLeastX + from_usual),
-            static_cast<C>(Usual<C>::kMostX + from_usual)};
+    if (anchor.shift.v[0] != 0) return false;
+    const double moved = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]) - U::kExponent * kLn2;
+    expected.anchor = {anchor.shift, anchor.floor, anchor.magic};
+    expected.least = static_cast<C>(U::kLeastX + moved);
+    expected.likely = static_cast<C>(U::kLikelyX + moved);
+    expected.most = static_cast<C>(U::kMostX + moved);
+    return true;
 }
 
 // top: the largest elements, NaN left out; sums: n sums of exponentials.
