@@ -171,7 +171,7 @@ using Precision = std::conditional_t<kCoarse<T>, Coarse, Vec<Compute<T>>>;
 // registers of what is done beside: with that 12.7 cycles, by twos 12.2.
 constexpr int kTogether = 2;
 
-// An exponential half-way: x = n * ln2 / kSteps + r. In t's low bits is (n - k + kBias) * kSteps, and the exponent's
+// An exponential half-way: x = n * ln2 / kSteps + r. In t's low bits is n + (kBias - k) * kSteps, and the exponent's
 // bias.
 template <class C, int kCount>
 struct Reduced {

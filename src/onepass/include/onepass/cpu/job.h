@@ -117,7 +117,7 @@ ONEPASS_INLINE void fetch_into(const T* p, std::int64_t n) {
     }
 }
 
-// The same, and nobody may leave it out: a processor forgets hints when too many lines are under way.
+// The same by reading a byte of each line.
 template <class T>
 ONEPASS_INLINE void touch(const T* p, std::int64_t n) {
     const auto* bytes = reinterpret_cast<const volatile char*>(p);
