@@ -102,8 +102,8 @@ class TileInPlace {
     }
 
     // c.total: the columns' sums of exponentials, over rows [begin, end), kMost vectors of them at once;
-    // exponential(v, column) turns an array of vectors into theirs. beside(d) is work to do next to row d, of narrower
-    // tiles before some of them.
+    // exponential(v, column) turns an array of vectors into theirs. beside(d) is work to do next to row d; of narrower
+    // tiles, and if it is apart, before some of them.
     template <bool kExact, int kMost, class Exponential, class Beside>
     ONEPASS_INLINE void add_up(std::int64_t begin, std::int64_t end, Columns<C>& c, C* keep, Exponential&& exponential,
                                Beside&& beside) const {

@@ -50,28 +50,25 @@ inline bool may_be_usual(Vec<C> some) {
 template <class C>
 struct Expected {
     Anchor<Vec<C>, false> anchor = usual_anchor<C>();
-    C least = Usual<C>::kLeastX, likely = Usual<C>::kLikelyX, most = Usual<C>::kMostX;
+    C moved = 0;  // how far from the usual one's place, and so are its bounds
 
     // Whether a row with this maximum would be served.
-    bool serves(C max) const { return max >= least && max <= likely; }
+    bool serves(C max) const { return max >= Usual<C>::kLeastX + moved && max <= Usual<C>::kLikelyX + moved; }
     // Whether a row was, from its largest elements, NaN left out, and its sum. If that is NaN so is all of the row,
     // whatever the exponent.
     bool served(Vec<C> top, double sum) const {
-        return !any_above(top, Vec<C>(most)) && !(sum < Usual<C>::kLeastSum) && !(sum > Usual<C>::kMostSum);
+        const bool beyond = any_above(top, Vec<C>(Usual<C>::kMostX + moved));
+        return !beyond && !(sum < Usual<C>::kLeastSum) && !(sum > Usual<C>::kMostSum);
     }
 };
 
 // That of a row with this maximum. False if there is none: it is infinite, or so far away that it has to be subtracted.
 template <class C>
 inline bool expect(C max, Expected<C>& expected) {
-    using U = Usual<C>;
     const auto anchor = anchor_at(Vec<C>(max), false);
     if (anchor.shift.v[0] != 0) return false;
-    const double moved = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]) - U::kExponent * kLn2;
-    expected.anchor = {anchor.shift, anchor.floor, anchor.magic};
-    expected.least = static_cast<C>(U::kLeastX + moved);
-    expected.likely = static_cast<C>(U::kLikelyX + moved);
-    expected.most = static_cast<C>(U::kMostX + moved);
+    const double exponent = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
+    expected = {{anchor.shift, anchor.floor, anchor.magic}, static_cast<C>(exponent - Usual<C>::kExponent * kLn2)};
     return true;
 }
 
