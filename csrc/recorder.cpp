@@ -1,5 +1,6 @@
 #include "recorder.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "arrays.h"
@@ -26,12 +27,20 @@ void replace(PyObject*& held, PyObject* by) {
     Py_XDECREF(std::exchange(held, by));
 }
 
+// Holds the function while it runs: it lets other threads run, and one of them may set another recorder.
+PyObject* call_held(PyObject* function, PyObject* const* args, std::size_t count) {
+    Py_INCREF(function);
+    PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
+    Py_DECREF(function);
+    return result;
+}
+
 // torch's operator, which knows of all that x may be, and of grad mode. Null without an exception: the arguments are
 // none of its.
 PyObject* by_operator(long op, PyObject* const* args) {
     if (args[4] != Py_None || args[6] != Py_None || !PyLong_CheckExact(args[2])) return nullptr;
     PyObject* function = PyTuple_GetItem(recorder.operators, op);
-    PyObject* y = PyObject_Vectorcall(function, args + 1, op == kLogsumexp ? 3 : 2, nullptr);
+    PyObject* y = call_held(function, args + 1, op == kLogsumexp ? 3 : 2);
     // What it refuses onepass refuses in its own words; of memory that is not there, say, torch has said enough.
     if (!y && (PyErr_ExceptionMatches(PyExc_IndexError) || PyErr_ExceptionMatches(PyExc_NotImplementedError)))
         PyErr_Clear();
@@ -39,15 +48,15 @@ PyObject* by_operator(long op, PyObject* const* args) {
 }
 
 // The result, made known to autograd in C++. None: it is not for here.
-PyObject* by_node(long op, PyObject* const* args) {
+PyObject* by_node(PyObject* attach, PyObject* const* args) {
     PyObject* y = call_unrecorded(args);
     if (y == Py_None && only_requires_grad(args[1])) {  // its plan has to be made
         Py_DECREF(y);
-        y = PyObject_Vectorcall(recorder.unrecorded, args, 7, nullptr);
+        y = call_held(recorder.unrecorded, args, 7);
     }
     if (!y || y == Py_None) return y;
     PyObject* given[] = {y, args[1], args[2], args[3]};
-    PyObject* attached = PyObject_Vectorcall(PyTuple_GetItem(recorder.attach, op), given, 4, nullptr);
+    PyObject* attached = PyObject_Vectorcall(attach, given, 4, nullptr);
     Py_DECREF(y);
     return attached;
 }
@@ -71,7 +80,12 @@ PyObject* record(PyObject* const* args) {
     if (!recorder.functions) Py_RETURN_NONE;
     const long op = PyLong_AsLong(args[0]);
     const bool recorded = op < kRecorded && args[5] == Py_None;
-    if (recorder.attach && recorded) return by_node(op, args);
+    if (recorder.attach && recorded) {
+        PyObject* attach = Py_NewRef(PyTuple_GetItem(recorder.attach, op));  // as in call_held
+        PyObject* y = by_node(attach, args);
+        Py_DECREF(attach);
+        return y;
+    }
     if (recorder.operators && recorded) {
         PyObject* y = by_operator(op, args);
         if (y || PyErr_Occurred()) return y;
@@ -80,7 +94,7 @@ PyObject* record(PyObject* const* args) {
     PyObject* enabled = PyObject_CallNoArgs(recorder.is_grad_enabled);
     if (!enabled) return nullptr;
     Py_DECREF(enabled);
-    if (enabled != Py_True) return PyObject_Vectorcall(recorder.unrecorded, args, 7, nullptr);
+    if (enabled != Py_True) return call_held(recorder.unrecorded, args, 7);
     if (!recorded) Py_RETURN_NONE;
     PyObject* transforming = PyObject_CallNoArgs(recorder.is_transforming);
     if (!transforming) return nullptr;
@@ -89,10 +103,10 @@ PyObject* record(PyObject* const* args) {
     PyObject* function = PyTuple_GetItem(recorder.functions, op);
     if (op == kLogsumexp) {
         PyObject* given[] = {args[1], args[2], args[3], args[4], args[6], Py_None};
-        return PyObject_Vectorcall(function, given, 6, nullptr);
+        return call_held(function, given, 6);
     }
     PyObject* given[] = {args[1], args[2], args[4], args[6], Py_None};
-    return PyObject_Vectorcall(function, given, 5, nullptr);
+    return call_held(function, given, 5);
 }
 
 }  // namespace onepass

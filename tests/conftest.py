@@ -19,6 +19,9 @@ if "ONEPASS_CACHE_DIR" not in os.environ:
     os.environ["ONEPASS_CACHE_DIR"] = tempfile.mkdtemp(prefix="onepass-tests-")
     atexit.register(shutil.rmtree, os.environ["ONEPASS_CACHE_DIR"], ignore_errors=True)
 
+# Nor is anything compiled that no test asks for.
+os.environ["ONEPASS_BUILD_EXTENSION"] = "0"
+
 # `ci` draws the same examples every time. `full` (--hypothesis-profile=full) is the run of more than 20,000.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 settings.register_profile("ci", max_examples=200, derandomize=True, database=None, **_COMMON)

@@ -76,6 +76,15 @@ def test_doctor_says_whether_it_is_there(filled):
     assert "small calls cost less after onepass build-torch-extension" in doctor()
 
 
+def test_clearing_the_cache_removes_it(filled):
+    filled.with_name(f"{filled.stem}-failure").touch()
+    (filled.parent / "not-ours").touch()
+    clear = CliRunner().invoke(app, ["cache", "clear"])
+    assert clear.output == "0 kernels, 1 torch extensions removed\n"
+    assert [path.name for path in filled.parent.iterdir()] == ["not-ours"]
+    assert CliRunner().invoke(app, ["cache", "clear"]).output == "0 kernels removed\n"
+
+
 def test_one_of_another_onepass_is_not_used(filled):
     filled.rename(filled.with_name(f"torch-extension-{VERSION}-0123456789abcdef-0123456789abcdef.so"))
     assert extension.built() == []

@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-cache = typer.Typer(help="The folder of kernels that were compiled for GPUs.", no_args_is_help=True)
+cache = typer.Typer(help="The folder of what was compiled on this machine.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
 DType = Literal["float32", "float64", "float16", "bfloat16"]
@@ -204,11 +204,14 @@ def cache_info() -> None:
 
 @cache.command("clear")
 def cache_clear() -> None:
-    """Remove every compiled kernel. The next calls on a GPU compile theirs again."""
+    """Remove every compiled kernel and torch extension. The next calls on a GPU compile their kernels again."""
     from onepass.cuda.compile import cache as kernels
+    from onepass.torch import extension
 
     with _failures():
-        typer.echo(f"{kernels().clear()} kernels removed")
+        extensions = extension.clear()
+        others = f", {extensions} torch extensions" if extensions else ""
+        typer.echo(f"{kernels().clear()} kernels{others} removed")
 
 
 def _dims(text: str) -> tuple[int, ...] | None:

@@ -73,7 +73,8 @@ def _torch_extension() -> str:
     here = _installed("torch") or "-"
     if any(version.split("+")[0].split("-")[0] == here.split("+")[0] for version in versions):
         return f"for torch {', '.join(versions)}"
-    return "none for this torch; small calls cost less after onepass build-torch-extension"
+    why = f" ({reason})" if (reason := extension.failure()) else ""
+    return f"none for this torch{why}; small calls cost less after onepass build-torch-extension"
 
 
 def _gpus() -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What of the PyTorch layer is C++ (extension.cpp): built on request, loaded where it was built.
+"""What of the PyTorch layer is C++ (extension.cpp): built on request or for who needs it (beside.py), then loaded.
 
 torch has no interface for nodes of autograd that stays the same from one version to the next, so no wheel of onepass
 can hold this. Without it everything works; with it a call on a small tensor that is recorded takes a third of the time
@@ -8,6 +8,8 @@ torch.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -17,6 +19,7 @@ import subprocess
 import sysconfig
 import tempfile
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +29,8 @@ from ..cache_folder import TEMPORARY, default_folder, only_mine
 _SOURCE = Path(__file__).with_name("extension.cpp")
 _MODULE = "onepass_torch_extension"
 _PREFIX = "torch-extension-"
+_FAILURE = "failure"  # the end of the name of a file that says why there is none
+RunCompiler = Callable[[list[str]], subprocess.CompletedProcess[str]]
 
 
 class BuildError(RuntimeError):
@@ -35,6 +40,14 @@ class BuildError(RuntimeError):
 def built() -> list[str]:
     """The versions of torch that it was built for, with this Python and this onepass."""
     return sorted(path.name.removeprefix(_PREFIX).partition(_key())[0] for path in _files("*"))
+
+
+def failure() -> str | None:
+    """Why it could not be built for those who had not asked for it; None: it could, or nobody has tried."""
+    with contextlib.suppress(OSError):  # onepass came without its source, or somebody else tries again
+        for path in _files("*", _FAILURE):
+            return path.read_text() or None
+    return None
 
 
 def load() -> ModuleType | None:
@@ -70,33 +83,73 @@ def _load(path: Path, version: str) -> ModuleType | None:
     return module
 
 
-def build() -> Path:
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace")
+
+
+def build(run: RunCompiler = _run) -> Path:
     """Compile it for the torch that is installed. Returns the file; raises BuildError, ImportError without torch."""
     import torch
 
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         raise BuildError(f"it needs torch 2.10 or later; this is {torch.__version__}")
+    folder = _own_folder()
+    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+    os.close(handle)
+    try:
+        _compile(Path(torch.__file__).parent, temporary, run)
+        path = folder / _name(_version(torch), Path(temporary).read_bytes())
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    for other in (*_files(_version(torch)), *_files(_version(torch), _FAILURE)):
+        if other != path:  # damaged, or by another compiler; or why there was none
+            other.unlink(missing_ok=True)
+    return path
+
+
+def build_once(run: RunCompiler = _run) -> None:
+    """Build it unless it is there or has failed before, while other processes that want it wait. Why it fails is kept
+    for `failure`. Raises OSError, and BuildError where there is no folder to keep anything in."""
+    import torch
+
+    version = _version(torch)
+    kept = _own_folder() / f"{_PREFIX}{version}{_key()}{_FAILURE}"
+    with open(os.open(kept, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if not _files(version) and not file.read():
+                build(run)
+        except BuildError as error:
+            file.write(str(error))
+            file.flush()
+        finally:
+            if not file.tell():
+                kept.unlink(missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_UN)  # or a process that was forked meanwhile would hold it, too
+
+
+def clear() -> int:
+    """Remove all that was built, for whichever torch, and why something was not. Returns how many there were; raises
+    OSError if one cannot be removed."""
+    folder = default_folder()
+    found = [] if folder is None else list(folder.glob(f"{_PREFIX}*"))
+    for path in found:
+        path.unlink(missing_ok=True)
+    return sum(path.suffix == ".so" for path in found)
+
+
+def _own_folder() -> Path:
     folder = default_folder()
     if folder is None:
         raise BuildError("there is nowhere to put it: this user has no home; set ONEPASS_CACHE_DIR")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not only_mine(folder):
         raise BuildError(f"others may write to {folder}: make it yours alone, or set ONEPASS_CACHE_DIR")
-    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
-    os.close(handle)
-    try:
-        _compile(Path(torch.__file__).parent, temporary)
-        path = folder / _name(_version(torch), Path(temporary).read_bytes())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    for other in _files(_version(torch)):
-        if other != path:  # damaged, or by another compiler
-            other.unlink(missing_ok=True)
-    return path
+    return folder
 
 
-def _compile(torch: Path, target: str) -> None:
+def _compile(torch: Path, target: str, run: RunCompiler) -> None:
     compiler = _compiler()
     includes = [sysconfig.get_path("include"), str(torch / "include"), str(torch / "include/torch/csrc/api/include")]
     options = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={_MODULE}"]
@@ -104,7 +157,7 @@ def _compile(torch: Path, target: str) -> None:
     libraries = [f"-L{torch / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     command = [*compiler, *options, *(f"-I{path}" for path in includes), str(_SOURCE), "-o", target, *libraries]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        done = run(command)
     except OSError as error:
         raise BuildError(f"{compiler[0]} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
@@ -137,10 +190,10 @@ def _name(version: str, contents: bytes) -> str:
     return f"{_PREFIX}{version}{_key()}{hashlib.sha256(contents).hexdigest()[:16]}.so"
 
 
-def _files(version: str) -> list[Path]:
+def _files(version: str, kind: str = "*.so") -> list[Path]:
     """Those for this version of torch, or "*"."""
     folder = default_folder()
-    return [] if folder is None else sorted(folder.glob(f"{_PREFIX}{version}{_key()}*.so"))
+    return [] if folder is None else sorted(folder.glob(f"{_PREFIX}{version}{_key()}{kind}"))
 
 
 def _warn(reason: str) -> None:

@@ -17,7 +17,7 @@ from ..arrays import DTYPES, make_tensors_by, resolve_dtype
 from ..call import NUMBERS, OPS, check_not_empty, run_planned
 from ..call_gradients import run_planned as gradients_on_memory
 from ..problem import normalize_dims
-from . import data, extension, gradients, operators
+from . import beside, data, extension, gradients, operators
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _TRACED = (FakeTensor, FunctionalTensor)  # stand for a plain tensor while something is traced
@@ -40,11 +40,19 @@ def _unrecorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out
     return data.forward(OPS[number], x, dim, keepdim, dtype, out, algorithm)
 
 
-def record_by(built: ModuleType | None) -> None:
-    """Calls of plain tensors that require grad are recorded by nodes of this extension, or by Functions."""
+def record_by(built: ModuleType | None, build: bool = True) -> None:
+    """Calls of plain tensors that require grad are recorded by nodes of this extension, or by Functions; after many of
+    these the extension is built, if it may be."""
     functions, attach = gradients.recording(built)
+    if built is None and build and beside.is_wanted():
+        functions = beside.counted(functions, _have_it_built)
     transforming = torch._C._are_functorch_transforms_active
     _engine.set_recorder(torch.is_grad_enabled, transforming, functions, _unrecorded, attach)
+
+
+def _have_it_built() -> None:
+    record_by(None, build=False)  # there is nothing more to count
+    beside.build(use_extension)
 
 
 def use_extension(built: ModuleType | None) -> None:

@@ -1,0 +1,189 @@
+"""The extension that is built beside a program: when, once, and what is left where it cannot be.
+
+The compiler is a script that hands out what this run has compiled already, and keeps a list of its calls.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from torch_cases import assert_like
+from typer.testing import CliRunner
+
+import onepass
+from onepass.cli import app
+from onepass.torch import beside, extension, tensors
+
+LOW = min(os.nice(0) + 10, 19)
+UNTIL_LOW = f"until [ $(nice) = {LOW} ]; do sleep 0.01; done"
+
+KIND = """
+import sys, time, onepass, torch
+x = torch.zeros(2, requires_grad=True)
+
+def kind():
+    return type(onepass.softmax(x).grad_fn).__name__
+
+def is_built(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if kind() == "CppFunction":
+            return True
+        time.sleep(0.01)
+    return False
+"""
+
+
+class Compiler:
+    """A script for CXX, which does `work` and then succeeds with a library, or ends with an error."""
+
+    def __init__(self, folder, library):
+        self.script, self.calls, self.library = folder / "cxx", folder / "calls", library
+        self.script.touch(mode=0o755)
+        self.calls.touch()
+        self.does("")
+
+    def does(self, work):
+        self.script.write_text(
+            f"#!/bin/sh\necho $$ >> {self.calls}\n{work}\n"
+            f'while [ "$1" != -o ]; do shift; done\ncp {self.library} "$2"\n'
+        )
+
+    @property
+    def lines(self):
+        return self.calls.read_text().splitlines()
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch, torch_extension):
+    """The compiler of this test, and an empty folder for what it makes."""
+    found = Compiler(tmp_path, torch_extension.__file__)
+    monkeypatch.setenv("CXX", str(found.script))
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ONEPASS_BUILD_EXTENSION", "1")
+    return found
+
+
+def start(program):
+    command = [sys.executable, "-W", "error", "-c", KIND + program]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def outcome(process):
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return said.strip()
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_a_program_that_records_many_calls_gets_it(compiler, tmp_path):
+    compiler.does(UNTIL_LOW)
+    enough = f"for _ in range({beside.MANY}): assert kind() == 'SoftmaxBackward'\nprint(is_built(60))"
+    assert outcome(start(enough)) == "True"
+    assert len(compiler.lines) == 1
+    (name,) = files(tmp_path / "cache")
+    assert name.endswith(".so")
+    assert outcome(start("print(kind())")) == "CppFunction"
+
+
+def test_one_that_records_fewer_does_not(compiler, tmp_path):
+    few = f"for _ in range({beside.MANY} - 100): kind()\nprint(is_built(0.5))"
+    assert outcome(start(few)) == "False"
+    assert compiler.lines == files(tmp_path / "cache") == []
+
+
+def test_it_is_left_to_those_who_want_to_build_it_themselves(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEPASS_BUILD_EXTENSION", "0")
+    assert outcome(start(f"for _ in range({beside.MANY}): kind()\nprint(is_built(0.5))")) == "False"
+    assert compiler.lines == files(tmp_path / "cache") == []
+
+
+def test_of_many_processes_one_builds_it_and_all_use_it(compiler):
+    compiler.does("sleep 2")
+    programs = [start(f"for _ in range({beside.MANY}): kind()\nprint(is_built(60))") for _ in range(3)]
+    assert [outcome(program) for program in programs] == ["True"] * 3
+    assert len(compiler.lines) == 1
+
+
+def test_what_fails_is_not_tried_again_but_by_hand(compiler, tmp_path):
+    compiler.does("echo 'extension.cpp:1:10: fatal error: Python.h: No such file' >&2; exit 1")
+    program = f"for _ in range({beside.MANY}): kind()\nprint(is_built(1))"
+    assert outcome(start(program)) == "False"
+    assert outcome(start(program)) == "False"
+    assert len(compiler.lines) == 1
+    (name,) = files(tmp_path / "cache")
+    assert name.endswith("-failure")
+    assert not beside.is_wanted()
+
+    def doctor():
+        return " ".join(CliRunner().invoke(app, ["doctor"]).output.split())
+
+    assert "fatal error: Python.h: No such file: install Python's headers (python3-dev)" in doctor()
+    compiler.does("")
+    assert CliRunner().invoke(app, ["build-torch-extension"]).exit_code == 0
+    (name,) = files(tmp_path / "cache")
+    assert name.endswith(".so")
+    assert "Python.h" not in doctor()
+
+
+def test_a_program_that_ends_leaves_no_compiler_and_no_file_behind(compiler, tmp_path):
+    compiler.does(f"{UNTIL_LOW}\ntouch {tmp_path / 'low'}\nsleep 600 & wait")
+    wait = f"import os\nwhile not os.path.exists({str(tmp_path / 'low')!r}): time.sleep(0.01)"
+    assert outcome(start(f"for _ in range({beside.MANY}): kind()\n{wait}")) == ""
+    assert files(tmp_path / "cache") == []
+    group = int(compiler.lines[0])
+    with pytest.raises(ProcessLookupError):
+        end = time.monotonic() + 10
+        while time.monotonic() < end:  # those that were killed are somebody's to reap
+            os.killpg(group, signal.SIGCONT)
+            time.sleep(0.01)
+
+
+def test_a_user_without_a_home_keeps_what_there_was(compiler, monkeypatch):
+    monkeypatch.setattr(extension, "default_folder", lambda: None)
+    used = []
+    beside.build(used.append)
+    for thread in threading.enumerate():
+        if thread.name == "onepass-extension":
+            thread.join(timeout=60)
+    assert used == compiler.lines == []
+
+
+def test_calls_go_on_while_recorders_change(torch_extension):
+    """Threads record while another one puts the extension in place and takes it away."""
+    onepass.softmax(torch.zeros(1))
+    x = torch.randn(64, 16, requires_grad=True)
+    expected = torch.autograd.grad(torch.softmax(x, -1).square().sum(), x)[0]
+    stop, wrong, kinds = threading.Event(), [], set()
+
+    def record():
+        while not stop.is_set():
+            y = onepass.softmax(x)
+            kinds.add(type(y.grad_fn).__name__)
+            try:
+                assert_like(torch.autograd.grad(y.square().sum(), x)[0], expected)
+            except AssertionError as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=record) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(500):
+            for built in (torch_extension, None):
+                tensors.use_extension(built)
+                time.sleep(0.001)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert kinds == {"SoftmaxBackward", "CppFunction"}
