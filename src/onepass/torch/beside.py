@@ -52,7 +52,6 @@ def build(use: Callable[[ModuleType | None], None]) -> None:
 
 
 class _Build(threading.Thread):
-
     def __init__(self, use: Callable[[ModuleType | None], None]) -> None:
         super().__init__(name="onepass-extension", daemon=True)
         self._use = use
