@@ -8,7 +8,18 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import BFLOAT16, DTYPES, FLOORS, LIMITS, SOFTMAX_FAMILY, random_array, to_numpy, to_torch
+from helpers import (
+    BFLOAT16,
+    DTYPES,
+    FLOORS,
+    LIMITS,
+    SOFTMAX_FAMILY,
+    nan_filled,
+    random_array,
+    same_bits,
+    to_numpy,
+    to_torch,
+)
 from ulp import max_ulp, spacing, ulp_error
 
 import onepass
@@ -53,6 +64,33 @@ def test_error_is_within_the_table_and_not_above_torch(op, dtype, layout, sigma)
     # Two libraries that both round correctly differ in the last digits of the measure: a hundredth of a ULP is a tie.
     # (With SSE4.2 alone one row of the table, the sum of float32 rows at sigma 1, is 0.04 ULP above torch's.)
     assert round(ours, 2) <= round(torchs, 2) + (0.05 if _engine.isa() == "v2" else 0)
+
+
+@pytest.mark.parametrize("base", [0.0, 200.0, 511.9, 1000.0, 4095.9, 6000.0, -3000.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_parts_of_a_row_far_from_0_are_merged_exactly(dtype, base):
+    """Their maxima differ, and so do the powers of two that their exponentials are relative to. The same bits whichever
+    algorithm, and so for any number of threads."""
+    parts = np.repeat(np.random.default_rng(1).uniform(-3, 3, 25), 4096)
+    x = random_array((1, parts.size), "float64", seed=2) + parts + base
+    x = x.astype(dtype)
+    expected = reference.softmax(x, dtype=np.longdouble)
+    before = onepass.get_num_threads()
+    results = []
+    try:
+        for threads, algorithm in ((1, "row"), (1, "online"), (2, "split"), (1, None), (2, None)):
+            onepass.set_num_threads(threads)
+            results.append(onepass.softmax(x, algorithm=algorithm, out=nan_filled(x.shape, dtype)))
+            assert algorithm in (None, _engine.last_algorithm())
+    finally:
+        onepass.set_num_threads(before)
+    for y in results[1:]:
+        assert same_bits(y, results[0])
+    columns = np.repeat(x.T, 3, axis=1)
+    columns = onepass.softmax(columns, 0, algorithm="strided", out=nan_filled(columns.shape, dtype))
+    assert _engine.last_algorithm() == "strided"
+    for y in (results[0], columns.T):
+        assert max_ulp(y, expected) <= TABLE["softmax", dtype][2]
 
 
 def measure(op, dtype, sigma, layout="rows"):

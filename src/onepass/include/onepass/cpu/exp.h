@@ -299,17 +299,22 @@ ONEPASS_INLINE Coarse exp_anchored(Coarse x, const Anchor<Coarse, kShifted>& anc
     return exp_in<Coarse>(x.value, Anchor<VecF, kShifted>{anchor.shift, anchor.floor, anchor.magic});
 }
 
-// The anchor for rows whose maximum is `max`, one row per lane. `exact`: the maximum itself, so that its own
-// exponential is exactly 1 (what log_softmax and logsumexp need); else the nearest power of two (softmax).
+// The anchor for rows whose maximum is `max`, one row per lane, which have `shift` subtracted.
 template <class C>
-inline Anchor<Vec<C>, true> anchor_at(Vec<C> max, bool exact) {
+inline Anchor<Vec<C>, true> anchor_above(Vec<C> max, Vec<C> shift) {
     using Table = ExpTable<C>;
-    const Vec<C> shift = exact ? max : where_not_above(abs(max), Vec<C>(kShiftLimit<C>), Vec<C>(C(0)), max);
     const Vec<C> m = max - shift;
     const Vec<C> k = (m * Vec<C>(static_cast<C>(kLog2E)) + Vec<C>(Table::kRound)) - Vec<C>(Table::kRound);
     return {shift, k * Vec<C>(static_cast<C>(kLn2)) - Vec<C>(static_cast<C>(kDepth<C>)),
             Vec<C>(Table::kRound + static_cast<C>(Table::kExponentBias + Table::kBias * Table::kSteps)) -
                 Vec<C>(static_cast<C>(Table::kSteps)) * k};
+}
+
+// The same where nobody has subtracted anything yet. `exact`: the maximum itself, so that its own exponential is
+// exactly 1 (what log_softmax and logsumexp need); else the nearest power of two (softmax).
+template <class C>
+inline Anchor<Vec<C>, true> anchor_at(Vec<C> max, bool exact) {
+    return anchor_above<C>(max, exact ? max : where_not_above(abs(max), Vec<C>(kShiftLimit<C>), Vec<C>(C(0)), max));
 }
 
 // Calls f with the anchor, without its shift if that is zero: the subtraction is one of 18 operations on an element.
@@ -326,6 +331,12 @@ inline double log_of_anchor(C shift, C magic) {
     const double steps = static_cast<double>(Table::kRound) + (Table::kExponentBias + Table::kBias * Table::kSteps) -
                          static_cast<double>(magic);
     return static_cast<double>(shift) + steps / Table::kSteps * kLn2;
+}
+
+// Whether that is the log of a power of two, no maximum having been subtracted, and of which.
+inline bool is_octave(double log, double& octave) {
+    octave = __builtin_rint(log * kLog2E);
+    return octave * kLn2 == log && __builtin_fabs(log) <= kShiftLimit<double> + 1;
 }
 
 // log(d / 2^kBias) for d from 2^-512 on, lane by lane: exponent * ln2 + 2s + cubic, NaN for NaN. Relative accuracy also

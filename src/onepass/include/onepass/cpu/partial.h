@@ -5,6 +5,7 @@
 
 // after the scalar exp and log that it uses
 #include "../row_state.h"
+#include "exp.h"
 #include "job.h"
 
 namespace onepass {
@@ -20,6 +21,27 @@ inline Partial empty_partial(Op op) {
         case Op::mean: return {0, 0};
         case Op::amin: return {__builtin_huge_val(), 0};
         default: return Partial::identity();
+    }
+}
+
+// What a sum of softmax's exponentials is when they are relative to exp(m). Powers of two are scaled as such: their
+// logs are rounded, and a difference of two would cost a result as many digits as they have before the point.
+inline double relative_to(double m, const Partial& part) {
+    using Table = ExpTable<double>;
+    double from, to;
+    const bool from_octave = is_octave(part.m, from), to_octave = is_octave(m, to);
+    if (from_octave && to_octave) return ::ldexp(part.d, static_cast<int>(from - to));
+    const double high = (from_octave ? from * Table::kLn2High : part.m) - (to_octave ? to * Table::kLn2High : m);
+    const double low = (from_octave ? from * Table::kLn2Low : 0) - (to_octave ? to * Table::kLn2Low : 0);
+    return part.d * ::exp(high + low);
+}
+
+inline void merge_softmax(Partial& total, const Partial& part) {
+    if (total.m == part.m || __builtin_isinf(total.m) || __builtin_isinf(part.m)) return total.merge(part);
+    if (part.m > total.m) {
+        total = {part.m, relative_to(part.m, total) + part.d};
+    } else {
+        total.d += relative_to(total.m, part);
     }
 }
 
@@ -41,6 +63,7 @@ inline void merge(Op op, Partial& total, const Partial& part) {
         case Op::amin:
             if (part.m < total.m || part.m != part.m) total.m = part.m;
             break;
+        case Op::softmax: merge_softmax(total, part); break;
         default: total.merge(part);
     }
 }

@@ -378,17 +378,23 @@ ONEPASS_APART Partial state_of(const T* x, std::int64_t n, const T* next) {
 
 // ---- results ----
 
+// What the sum of a row's state is relative to.
+template <class C>
+inline Anchor<Vec<C>, true> anchor_of(double m) {
+    double octave;
+    const auto max = static_cast<C>(m);
+    return anchor_above<C>(Vec<C>(max), Vec<C>(is_octave(m, octave) ? C(0) : max));
+}
+
 // The epilogue of a whole row from its state. A row with +inf, or of nothing but -inf, is NaN throughout, as in torch.
 template <class C>
 inline SoftmaxOp<Vec<C>, true> softmax_op(Partial total) {
     const bool defined = !is_infinite(total.m);
-    const auto anchor = anchor_at(Vec<C>(static_cast<C>(defined ? total.m : 0)), false);
-    const double at = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
-    const double d = at == total.m ? total.d : total.d * ::exp(total.m - at);
-    const double scale = defined ? kUnbias<C> / d : __builtin_nan("");
+    const auto anchor = anchor_of<C>(defined ? total.m : 0);
+    const double scale = defined ? kUnbias<C> / total.d : __builtin_nan("");
     const C high = static_cast<C>(scale);
-    const C low =
-        sizeof(C) == 4 ? static_cast<C>(scale - high) : static_cast<C>(::fma(-scale, d / kUnbias<C>, 1.0) * scale);
+    const C low = sizeof(C) == 4 ? static_cast<C>(scale - high)
+                                 : static_cast<C>(::fma(-scale, total.d / kUnbias<C>, 1.0) * scale);
     return {anchor, Vec<C>(high), Vec<C>(low)};
 }
 

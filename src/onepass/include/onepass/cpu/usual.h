@@ -62,11 +62,12 @@ struct Expected {
     }
 };
 
-// That of a row with this maximum. False if there is none: it is infinite, or so far away that it has to be subtracted.
+// That of a row with this maximum. False if there is none: it is infinite, below `least`, or so far away that it has to
+// be subtracted.
 template <class C>
-inline bool expect(C max, Expected<C>& expected) {
+inline bool expect(C max, C least, Expected<C>& expected) {
     const auto anchor = anchor_at(Vec<C>(max), false);
-    if (anchor.shift.v[0] != 0) return false;
+    if (anchor.shift.v[0] != 0 || max < least) return false;
     const double exponent = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
     expected = {{anchor.shift, anchor.floor, anchor.magic}, static_cast<C>(exponent - Usual<C>::kExponent * kLn2)};
     return true;
