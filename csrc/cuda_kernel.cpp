@@ -34,7 +34,8 @@ Kernel::Kernel(int ordinal, const std::string& cubin, const std::string& symbol)
     PyEval_RestoreThread(released);
     check(loaded, "load a kernel onto the GPU");
     check(d.get_function(&function_, module_, symbol.c_str()), "find a kernel in its module");
-    allowed_shared_ = kFreeShared - static_cast<unsigned>(attribute(FunctionAttribute::static_shared_bytes));
+    const auto fixed = static_cast<unsigned>(attribute(FunctionAttribute::static_shared_bytes));
+    allowed_shared_ = fixed < kFreeShared ? kFreeShared - fixed : 0;
     std::size_t offset = 0;
     if (d.parameter_info)
         check(d.parameter_info(function_, 0, &offset, &parameter_bytes_), "ask for a kernel's argument");

@@ -114,14 +114,19 @@ void hand_to_graph(Graph graph, const Key& key, const Piece& piece) {
     }
 }
 
+// Of the streams there are now: one handle stands for the default streams of all threads.
+std::uint64_t handle_of(Stream stream) {
+    static thread_local char of_this_thread;
+    const auto handle = reinterpret_cast<std::uintptr_t>(stream);
+    return handle == kPerThreadStream ? reinterpret_cast<std::uintptr_t>(&of_this_thread) : handle;
+}
+
 // Handles come again when streams are destroyed, while what was put on them may still run; identities do not.
 std::uint64_t identity_of(Stream stream) {
     const Driver& d = ready_driver();
     std::uint64_t id;
     if (d.stream_id && d.stream_id(stream, reinterpret_cast<unsigned long long*>(&id)) == kSuccess) return id;
-    static thread_local char of_this_thread;
-    const auto handle = reinterpret_cast<std::uintptr_t>(stream);
-    return handle == kPerThreadStream ? reinterpret_cast<std::uintptr_t>(&of_this_thread) : handle;
+    return handle_of(stream);
 }
 
 }  // namespace
@@ -140,8 +145,7 @@ Status find_scratch(Context context, Stream stream, std::size_t bytes, Address* 
         return code;
     const bool captured = capturing == kCaptureActive;
     // A capture knows streams by their handles, and they live as long as it does.
-    const Key key{context, captured ? capture : kNoCapture,
-                  captured ? reinterpret_cast<std::uintptr_t>(stream) : identity_of(stream)};
+    const Key key{context, captured ? capture : kNoCapture, captured ? handle_of(stream) : identity_of(stream)};
 
     const std::lock_guard lock(pool.mutex);
     Piece& piece = pool.in_use[key];

@@ -47,6 +47,7 @@ struct DeviceArray::Block {
         // Waits for the GPU, which neither cuMemFreeAsync nor a pool would do: who used the memory last, and on which
         // stream, is not known here. What it waits for may need the GIL.
         const nb::gil_scoped_release release;
+        const cuda::OutsideCapture outside(cuda::ready_driver());
         const cuda::Scope scope(context);
         if (scope.code() == cuda::kSuccess) cuda::ready_driver().free(address);
     }
@@ -73,6 +74,7 @@ DeviceArray::DeviceArray(nb::handle like, const std::vector<std::int64_t>& shape
     const cuda::Scope scope(b.context);
     cuda::check(scope.code(), "make the GPU current");
     const auto bytes = static_cast<std::size_t>(size * size_of(b.dtype));
+    const cuda::OutsideCapture outside(d);
     const cuda::Status code = d.allocate(&b.address, bytes);
     if (code != cuda::kSuccess) throw cuda::Failure(code, "allocate a result of " + std::to_string(bytes) + " bytes");
 }

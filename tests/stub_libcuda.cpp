@@ -288,13 +288,13 @@ API int cuLaunchKernelEx(const Config* c, std::uint64_t function, void** paramet
     return record("cuLaunchKernelEx", launch, parameters);
 }
 API int cuMemAlloc_v2(void** address, std::size_t bytes) {
-    const int code = enter("cuMemAlloc_v2");
+    const int code = enter(capture_mode == 2 ? "cuMemAlloc_v2" : "cuMemAlloc_v2 outside relaxed capture");
     *address = code ? nullptr : std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     return code;
 }
 API int cuMemFree_v2(void* address) {
     std::free(address);
-    return enter("cuMemFree_v2");
+    return enter(capture_mode == 2 ? "cuMemFree_v2" : "cuMemFree_v2 outside relaxed capture");
 }
 API int cuEventCreate(std::uint64_t* event, unsigned) {
     *event = 0x2000;

@@ -8,6 +8,7 @@ from stub_gpu import ELF
 from test_gpu_launch import bind
 
 from onepass import _engine
+from onepass.cuda import launch
 
 # code, the exception, its name, what the message says to do
 REFUSALS = [
@@ -199,3 +200,28 @@ def test_importing_onepass_opens_no_driver():
         "print('libcuda' in pathlib.Path('/proc/self/maps').read_text())"
     )
     assert out.splitlines() == ["[]", "False"]
+
+
+@pytest.mark.parametrize(
+    ("name", "clock", "bits", "bandwidth", "how"),
+    [
+        ("NVIDIA H200", 3_201_000, 6144, 4281, "measured"),
+        ("NVIDIA H200 NVL", 3_201_000, 6144, 4281, "measured"),
+        ("NVIDIA L4", 6_251_000, 192, 268, "modelled"),
+        ("NVIDIA L40S", 9_001_000, 384, 864, "modelled"),
+        ("NVIDIA H100 PCIe", 1_593_000, 5120, 2039, "modelled"),
+    ],
+)
+def test_a_gpu_is_the_one_described_if_its_memory_is(gpu, monkeypatch, name, clock, bits, bandwidth, how):
+    """An L40S is no L4, and an H100 by PCIe has another memory than the one that is listed."""
+    monkeypatch.setattr(_engine, "gpu_name", lambda ordinal: name)
+    gpu.set_device_attribute(36, clock)
+    gpu.set_device_attribute(37, bits)
+    try:
+        launch.read_device.cache_clear()
+        device = launch.read_device(0)
+    finally:
+        gpu.set_device_attribute(36, 3_201_000)
+        gpu.set_device_attribute(37, 6144)
+        launch.read_device.cache_clear()
+    assert (round(device.bandwidth), device.bandwidth_is) == (bandwidth, how)

@@ -1,5 +1,6 @@
 """Which algorithm each layout of gpu_layouts.py brings about: what `pytest -m gpu` asserts of calls, planned."""
 
+import dataclasses
 import itertools
 from functools import partial
 
@@ -492,3 +493,58 @@ def test_there_is_a_plan_for_nothing(op, shape, algorithm):
     for device, dtype in itertools.product(("h200", "a100"), ("float32", "float16")):
         plan = along_dim_1(op, shape, dtype, device=device, algorithm=algorithm)
         assert "interleaved" not in plan.kernel and plan.algorithm == (algorithm or plan.algorithm)
+
+
+# Static shared memory that a block may have without asking.
+FREE_SHARED = 48 << 10
+
+
+@pytest.mark.parametrize("device", ["a100", "l4", "rtx4090", "h200", "b200", "rtx5090"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["sum", "mean", "logsumexp", "amax"])
+def test_states_of_float64_fit_a_block(op, dtype, device):
+    """Those of columns that are read once: one of 16 bytes, for logsumexp 24, for each warp and column, twice."""
+    state = 24 if op == "logsumexp" else 16
+    cut = 0
+    for shape in ((28770, 4508), (401, 3092), (3000, 64), (512, 1000), (20000, 300), (100_000, 7)):
+        problem = make_problem(op, dtype, shape, (0,), result_dtype="float64")
+        plan = make_cuda_plan(problem, by_name(device))
+        values = dict(plan.shape)
+        if plan.algorithm == "strided" and "across" in values:
+            cut += 1
+            columns = int(values["across"]) * int(values["pack"])
+            assert 2 * plan.threads // 32 * columns * state <= FREE_SHARED, (shape, plan)
+    assert cut > 0
+
+
+@pytest.mark.parametrize("device", ["a100", "l4", "h200", "b200", "rtx5090"])
+@pytest.mark.parametrize("op", ["log_softmax", "logsumexp"])
+def test_states_of_runs_in_float64_fit_a_block(op, device):
+    """One of 24 bytes for each element that its threads have in packs."""
+    threads = set()
+    shapes = ((1, 86670, 488), (3, 251651, 632), (2, 200_000, 44), (1, 466574, 552))
+    for shape in shapes if device != "rtx5090" else shapes[:-1]:  # where those who would walk spill
+        for dtype in ("float32", "bfloat16"):
+            problem = make_problem(op, dtype, shape, (1,), result_dtype="float64")
+            plan = make_cuda_plan(problem, by_name(device), tuning=Tuning(interleaved=True), addresses=(0,) * 4)
+            assert plan.header == "onepass/cuda/interleaved.h"
+            assert plan.threads * int(dict(plan.shape)["pack"]) * 24 <= FREE_SHARED, (shape, plan)
+            threads.add(plan.threads)
+    assert max(threads) == (768 if device != "rtx5090" else 384)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64", "float32"])
+def test_a_row_is_read_twice_where_no_cut_of_it_may_wait(dtype):
+    """On a T4 slices are cut finer than its shared memory is large; nobody had asked for them to wait."""
+    t4 = dataclasses.replace(
+        by_name("l4"), name="T4", architecture="75", multiprocessors=40, shared_per_block=64 << 10, max_threads=1024
+    )
+    algorithms = set()
+    for length in range(100_001, 1_000_002, 12_000):
+        problem = make_problem("softmax", dtype, (1, length), (1,))
+        algorithms.add(make_cuda_plan(problem, t4).algorithm)
+    assert algorithms == {"split", "stream"}
+    if dtype == "bfloat16":
+        problem = make_problem("softmax", dtype, (1, 700_001), (1,))
+        with pytest.raises(ValueError, match="does not fit"):
+            make_cuda_plan(problem, t4, "split")

@@ -172,6 +172,21 @@ def test_streams_of_one_capture_do_not_share(stub, kernel, run, stream):
     assert run(bound, stream) != run(bound, other)
 
 
+def test_default_streams_of_threads_in_one_capture_do_not_share(stub, kernel, run):
+    """They have one handle."""
+    per_thread, bound, addresses = 2, bind_team(kernel), []
+    stub.set_capture(per_thread, next(_streams))
+    try:
+        for _ in range(2):
+            thread = threading.Thread(target=lambda: addresses.append(run(bound, per_thread)))
+            thread.start()
+            thread.join()
+        addresses.append(run(bound, per_thread))
+    finally:
+        stub.set_capture(per_thread, 0)
+    assert len(set(addresses)) == 3
+
+
 def test_memory_of_a_graph_that_is_gone_is_used_again(stub, kernel, run, stream):
     bound = bind_team(kernel)
     capture = next(_streams)

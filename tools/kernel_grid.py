@@ -207,6 +207,10 @@ def conversion_problems() -> Iterator[tuple]:
         yield "log_softmax", dtype, result, (4096, 8192), 1, None, KNOWN
         for shape, dim in (((4096, 4096), 0), ((64, 1000, 196), 1), ((65536, 16), 0)):
             yield "softmax", dtype, result, shape, dim, None, KNOWN
+    for dtype in ("float32", "bfloat16"):  # whose states are as large as states are
+        for op in ("sum", "amax", "logsumexp"):
+            for shape in ((28770, 4508), (20000, 300), (401, 3092)):
+                yield op, dtype, "float64", shape, 0, None, KNOWN
 
 
 def shared_row_problems() -> Iterator[tuple]:
@@ -293,6 +297,9 @@ def run_problems() -> Iterator[tuple]:
     for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
         for op in ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward"):
             yield op, dtype, result, (3, 678102, 43), 1, None, KNOWN
+    for dtype in ("float32", "bfloat16"):
+        for op, shape in (("logsumexp", (1, 86670, 487)), ("logsumexp", (1, 466574, 551)), ("sum", (3, 251651, 629))):
+            yield op, dtype, "float64", shape, 1, None, KNOWN
 
 
 PARTS = (

@@ -38,7 +38,7 @@ class Device:
 
 
 # An H200 copies at 0.892 of the bandwidth that its memory is sold with; so it is modelled for the others.
-_COPY_SHARE = 4281 / 4800
+COPY_SHARE = 4281 / 4800
 
 
 def _device(
@@ -61,7 +61,7 @@ def _device(
         registers=1 << 16,
         max_threads=max_threads,
         l2_bytes=l2_mib << 20,
-        bandwidth=measured or round(memory * _COPY_SHARE),
+        bandwidth=measured or round(memory * COPY_SHARE),
         bandwidth_is="measured" if measured else "modelled",
     )
 

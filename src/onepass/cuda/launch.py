@@ -5,6 +5,7 @@ Nothing here runs in a call whose like has been seen: that finds its bound plan 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from .. import _engine, arrays, gpu_arrays
 from ..call import NUMBERS, operands_like
 from ..problem import Problem, contiguous_strides, make_problem, normalize_dims
 from .compile import Cubin, compile_kernel
-from .device import NAMES, Device, by_name
+from .device import COPY_SHARE, NAMES, Device, by_name
 from .plan import CudaPlan, make_cuda_plan
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _MAJOR, _MINOR = 75, 76
 _SHARED_PER_MULTIPROCESSOR = 81
 _REGISTERS_PER_MULTIPROCESSOR = 82
 _SHARED_PER_BLOCK = 97  # that a block may opt in to
+_SAME_BANDWIDTH = 0.1  # an H200's memory is sold with 2% less than its clock says
 # Whose instructions beyond the common ones are had by naming the architecture with an "a".
 _ARCHITECTURE_SPECIFIC = (9, 10, 11)
 
@@ -44,7 +46,7 @@ def read_device(ordinal: int) -> Device:
     name = _engine.gpu_name(ordinal).removeprefix("NVIDIA ")
     # Two transfers a clock; what a copy gets of it is less.
     sold = 2 * attribute(_MEMORY_CLOCK_KHZ) * attribute(_MEMORY_BITS) / 8e6
-    described = next((by_name(known) for known in NAMES if name.lower().startswith(by_name(known).name.lower())), None)
+    described = _described(name, sold)
     return Device(
         name=name,
         architecture=f"{major}{attribute(_MINOR)}{'a' if major in _ARCHITECTURE_SPECIFIC else ''}",
@@ -57,6 +59,16 @@ def read_device(ordinal: int) -> Device:
         bandwidth=described.bandwidth if described else round(sold),
         bandwidth_is=described.bandwidth_is if described else "modelled",
     )
+
+
+def _described(name: str, sold: float) -> Device | None:
+    """The GPU of that name that ships with the package, if its memory is as fast: an L4 is no L40, and some names are
+    those of several GPUs."""
+    for known in map(by_name, NAMES):
+        same = re.match(re.escape(known.name) + r"(?![A-Za-z0-9])", name, re.IGNORECASE)
+        if same and abs(sold * COPY_SHARE / known.bandwidth - 1) < _SAME_BANDWIDTH:
+            return known
+    return None
 
 
 def plan(

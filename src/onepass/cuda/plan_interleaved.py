@@ -32,8 +32,11 @@ def plan_interleaved(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
         return None  # tuning wants tiles
     columns = max(1, kept[-1].size)
     length = problem.length * columns
-    pack = tuning.pack or min(choice.access_pack, MOST_RUN_PACK)
-    threads = tuning.threads or _threads(columns, pack)
+    # States of float64 are twice as large, and a block has room for one of each element of its packs.
+    pack = tuning.pack or min(choice.access_pack, MOST_RUN_PACK // choice.registers_per_element)
+    # Blocks of 768 spill states of float64 on sm_120.
+    sizes = RUN_THREADS[:-1] if choice.registers_per_element == 2 and choice.device.major >= 12 else RUN_THREADS
+    threads = tuning.threads or _threads(columns, pack, sizes)
     resident = tuning.resident or max(1, RUN_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element)
     alignment = alignment_of(choice, pack, length, kept[:-1])
     walkers = _walkers(threads, columns, pack)
@@ -131,13 +134,13 @@ def _is_run(choice: Choice, kept: tuple[Axis, ...]) -> bool:
     return choice.load == choice.store == Functor() and all(pair == (1, inner.size) for pair in strides)
 
 
-def _threads(columns: int, pack: int) -> int:
+def _threads(columns: int, pack: int, sizes: tuple[int, ...]) -> int:
     """Of a block: as usual, if most of them walk; else as most of them do."""
 
     def busy(threads: int) -> float:
         return _walkers(threads, columns, pack) / threads
 
-    usual, *others = RUN_THREADS
+    usual, *others = sizes
     return usual if busy(usual) >= ENOUGH_BUSY_WALKERS else max(others, key=busy)
 
 

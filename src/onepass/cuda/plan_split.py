@@ -55,7 +55,15 @@ def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> Cud
     if choice.elementwise and algorithm == "split" and (choice.tuning.handed or claims_pay(choice, pack, alignment)):
         return plan_claimed(choice, pack, alignment, state_bytes(choice))
     if choice.elementwise and algorithm == "split":
-        return build_split(choice, algorithm, "split", pack, alignment, _cut_waiting(choice, pack, alignment, packs))
+        try:
+            waiting = _cut_waiting(choice, pack, alignment, packs)
+        except ValueError:
+            if choice.algorithm is not None:
+                raise
+            # Nobody asked for it: a GPU whose slices are cut finer than its shared memory is large (sm_75) reads twice.
+            choice.why.append("no cut of a row into slices leaves each room to wait")
+            return plan_split(choice, "stream", pack, alignment)
+        return build_split(choice, algorithm, "split", pack, alignment, waiting)
     # A slice waits nowhere: a reduction reads it once, `stream` twice, for which 64 registers each are too few.
     cut = cut_streamed(choice, packs, fewer=1) if choice.elementwise else cut_reduced(choice, packs)
     function = "split_reduce" if choice.problem.op in REDUCTIONS else "stream"

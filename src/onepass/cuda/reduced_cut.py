@@ -130,6 +130,7 @@ def _of_many(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut | 
     if along == 1:
         return ReducedCut(pack, WARP_THREADS, WARP_THREADS)
     most = MOST_REDUCED_TILE_THREADS[kind] if pack in (2, 4) else LOOP_THREADS
+    most //= choice.registers_per_element  # states of float64 are twice as large, and a block has 48 KiB for them
     most_across = min(32 if pack < 8 else 16, ceil_power(columns))  # 32 spill on sm_100
     if neighbours(choice, kept, pack) == 1 and columns > 1 and problem.length > MOST_STEPS_SIDE_BY_SIDE:
         most_across = 1
