@@ -1,7 +1,9 @@
 """The benchmark itself: its registry, its verification, its noise flags and what it writes. No timing is asserted."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from onepass.bench.standing import standing
 from onepass.bench.timing import Effort, Meter, Reading, Timing, Window, interleave
 from onepass.bench.verify import Verifier, WrongResult
 from onepass.cli import app
+from onepass.files import FileError
 
 TINY = Effort(rounds=2, most_rounds=2, window_seconds=1e-4)
 
@@ -467,3 +470,53 @@ def test_importing_the_benchmark_imports_no_contender():
     code = f"import sys, onepass.bench; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "amax", "softmax_backward"])
+def test_a_shape_may_have_one_axis(op, tmp_path):
+    out = tmp_path / "run.json"
+    assert run_benchmark(True, [f"{op}-1000-numpy"], ["numpy"], json=out, repeats=1) == 0
+    (cell,) = json.loads(out.read_text())["cells"]
+    ours = [outcome for outcome in cell["outcomes"] if outcome["peer"] == "onepass"]
+    assert ours and all(outcome["status"] == "ok" and outcome["error_ulp"] >= 0 for outcome in ours)
+
+
+def test_a_cell_that_cannot_be_measured_does_not_take_the_others_along(monkeypatch, tmp_path, capsys):
+    measure = run.measure
+
+    def failing(cell, peers, effort):
+        if cell.shape == (9, 9):
+            raise MemoryError("of this cell")
+        return measure(cell, peers, effort)
+
+    monkeypatch.setattr(run, "measure", failing)
+    out = tmp_path / "run.json"
+    cells = ["softmax-8x9-numpy", "softmax-9x9-numpy", "softmax-9x8-numpy"]
+    assert run_benchmark(True, cells, ["numpy"], json=out, repeats=1) == 1
+    document = json.loads(out.read_text())
+    skipped = {cell["name"]: cell["skipped"] for cell in document["cells"]}
+    assert skipped == {cells[0]: "", cells[1]: "it failed: MemoryError: of this cell", cells[2]: ""}
+    assert "of this cell" in capsys.readouterr().out
+
+
+def test_what_cannot_be_written_is_said_before_measuring(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.json")
+    assert run_benchmark(True, ["softmax-8x8-numpy"], ["numpy"], json=tmp_path / "pipe.json") == 1
+    assert "pipe.json: it is not a file" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line(monkeypatch, tmp_path, capsys):
+    @contextlib.contextmanager
+    def full(path):
+        raise FileError(f"{path}: No space left on device")
+        yield
+
+    monkeypatch.setattr("onepass.files.atomic.replacing", full)
+    assert run_benchmark(True, ["softmax-8x8-numpy"], ["numpy"], json=tmp_path / "run.json", repeats=1) == 1
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_cells_of_a_device_that_is_none():
+    result = CliRunner().invoke(app, ["bench", "--list", "--device", "tpu"])
+    assert result.exit_code == 2
+    assert "device is 'tpu'" in result.output

@@ -183,7 +183,11 @@ def bench(
     from onepass.bench import list_cells, run_benchmark, show_results
 
     if show:
-        typer.echo("\n".join(list_cells(device)))
+        try:
+            typer.echo("\n".join(list_cells(device)))
+        except ValueError as error:
+            typer.echo(f"onepass bench: {error}", err=True)
+            raise typer.Exit(2) from error
         return
     if recorded:
         raise typer.Exit(show_results(recorded, json, plot, html))
@@ -196,7 +200,8 @@ def cache_info() -> None:
     """Say where compiled kernels are kept, how many there are, and what they take."""
     from onepass.cuda.compile import cache as kernels
 
-    info = kernels().info()
+    with _failures():
+        info = kernels().info()
     typer.echo(
         f"{info.folder or 'no folder'}: {info.entries} kernels, {info.bytes:,} of at most {info.most_bytes:,} bytes"
     )

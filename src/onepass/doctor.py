@@ -100,7 +100,10 @@ def _compiler() -> str:
 
 
 def _kernel_cache() -> str:
-    info = cache().info()
+    try:
+        info = cache().info()
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}; set ONEPASS_CACHE_DIR to a folder of yours"
     if info.folder is None:
         return "none: this user has no home; set ONEPASS_CACHE_DIR"
     return f"{info.folder}: {info.entries} kernels, {_binary(info.bytes)} of at most {_binary(info.most_bytes)}"

@@ -187,8 +187,10 @@ def check_outputs(json: Path | None, html: Path | None, plot: Path | None) -> No
         folder = path.absolute().parent
         if not folder.is_dir():
             raise OutputError(f"cannot write {path}: {folder} is no directory")
-        if path.is_dir() or not os.access(folder, os.W_OK):
-            raise OutputError(f"cannot write {path}: {'it is a directory' if path.is_dir() else 'permission denied'}")
+        if path.exists() and not path.is_file():
+            raise OutputError(f"cannot write {path}: it is {'a directory' if path.is_dir() else 'not a file'}")
+        if not os.access(folder, os.W_OK):
+            raise OutputError(f"cannot write {path}: permission denied")
     if plot is not None and plot.suffix.lower() not in PLOT_SUFFIXES:
         raise OutputError(f"cannot write {plot}: a plot ends in {', '.join(PLOT_SUFFIXES)}")
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
@@ -196,11 +198,14 @@ def check_outputs(json: Path | None, html: Path | None, plot: Path | None) -> No
 
 
 def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    from onepass.files import FileError
     from onepass.files.atomic import replacing
 
     try:
         with replacing(path) as stream:
             write(stream)
+    except FileError as error:
+        raise OutputError(f"cannot write {error}") from error
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 

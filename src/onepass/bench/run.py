@@ -73,10 +73,12 @@ def gpu_ordinal(device: str) -> int:
 
 
 def list_cells(device: str = "cpu") -> list[str]:
-    """One line per benchmark cell, in the order in which they run: its name, its group, and why it is there."""
+    """One line per benchmark cell, in the order in which they run: its name, its group, and why it is there. Raises
+    ValueError for another device than "cpu", "cuda" or "cuda:1"."""
     if device == "cpu":
         cells: Sequence[Cell] = CELLS
     else:
+        gpu_ordinal(device)
         from onepass.bench.gpu_cells import GPU_CELLS as cells
     return [f"{cell.name:36} {cell.group:12} {cell.why}" for cell in cells]
 
@@ -97,10 +99,11 @@ def run_benchmark(
 
     `cells` are names, groups or globs, or problems spelled as names are; `samples` adds as many shapes that nobody
     chose, or measures these alone; `against` names contenders; `repeats` is the number of rounds; `device` is "cpu" or
-    "cuda". Returns 0; 1 where a file cannot be written, a result of onepass is wrong, the GPU cannot be used or the
-    run was interrupted (the files then have the cells that were done); 2 for an unknown cell, contender or device.
+    "cuda". Returns 0; 1 where a file cannot be written, a result of onepass is wrong, a cell cannot be measured, the
+    GPU cannot be used or the run was interrupted (the files then have the cells that were done); 2 for an unknown cell,
+    contender or device.
     """
-    interrupted = False
+    failed = False
     try:
         here = suite(device)
         chosen = choose_cells(here, quick, cells, samples, seed)
@@ -124,10 +127,14 @@ def run_benchmark(
             try:
                 for cell in chosen:
                     screen.start(cell)
-                    reports.append(here.measure(cell, installed, effort))
+                    try:
+                        reports.append(here.measure(cell, installed, effort))
+                    except Exception as error:  # no memory, say; the other cells are worth having
+                        failed = True
+                        reports.append(CellReport(cell, skipped=f"it failed: {_first_line(error)}"))
                     screen.show(reports[-1])
             except KeyboardInterrupt:  # what has been measured is worth keeping
-                interrupted = True
+                failed = True
                 print(f"onepass bench: interrupted after {len(reports)} of {len(chosen)} cells", file=sys.stderr)
         settings = {**asdict(effort), "quick": quick, "threads": threads}
         document = describe(reports, peers, settings, here.gpu)
@@ -136,7 +143,7 @@ def run_benchmark(
     except report.OutputError as error:
         return _fail(error, 1)
     ours = [outcome for done in reports for outcome in done.outcomes if outcome.peer == "onepass"]
-    return 1 if interrupted or any(outcome.status != "ok" for outcome in ours) else 0
+    return 1 if failed or any(outcome.status != "ok" for outcome in ours) else 0
 
 
 def show_results(

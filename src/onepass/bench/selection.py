@@ -49,7 +49,7 @@ def select(
             near = difflib.get_close_matches(pattern, names, 3, 0.5) or names[:5]
             raise ValueError(
                 f"no benchmark cell or group is named {pattern!r}; near it: {', '.join(near)}; "
-                "any other problem is spelled like softmax-64x1000x196-dim1-bfloat16"
+                f"any other problem of {', '.join(OPS)} is spelled like softmax-64x1000x196-dim1-bfloat16"
             )
         chosen |= hits
     return [cell for cell in registry if cell.name in chosen] + list(asked.values())

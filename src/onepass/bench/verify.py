@@ -76,7 +76,8 @@ class Verifier:
         kept = tuple(size for axis, size in enumerate(cell.shape) if axis != cell.axis)
         count = int(np.prod(kept))
         random = np.random.default_rng(seed).choice(count, max(0, cell.checked_rows - 2), replace=False)
-        self.rows = np.unravel_index(np.union1d(random, [0, count - 1]), kept)
+        # Of a shape of one axis the row is the array, which an empty index takes.
+        self.rows = np.unravel_index(np.union1d(random, [0, count - 1]), kept) if kept else ()
         sample = self._take(x)  # [rows, length]
         if cell.op in GRADIENTS:
             self.expected, self.scale = _gradient(cell.op, sample, *map(self._take, beside))

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -24,9 +25,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(f"{path} exists and is not a file")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a directory")
-    temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.tmp"
+    temporary = path.parent / f".onepass-{secrets.token_hex(8)}.tmp"  # short: a name may have as many bytes as fit
     try:
         with open(temporary, "xb") as stream:
+            with contextlib.suppress(FileNotFoundError):  # who may read what is replaced may read this
+                os.fchmod(stream.fileno(), stat.S_IMODE(path.stat().st_mode))
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

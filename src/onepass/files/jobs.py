@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 import onepass
+from onepass.call import check_not_empty
 
 from .slabs import Columns, Cost, Rows, Stream, collapse, plan_slabs
 from .tensor import FLOATS, PIECE, Access, FileError, Info, Tensor, UsageError
@@ -112,6 +113,11 @@ def compute_job(tensor: Tensor, request: Request, target: Target) -> ComputeJob:
             f"{op}: dims {list(dims)} of {info} are not side by side, which a file is processed along only"
         )
     types = _types(op, info, request.dtype)
+    if op in ("amax", "amin"):
+        try:
+            check_not_empty(op, info.shape, dims)
+        except ValueError as error:
+            raise FileError(f"{info} cannot be processed: {error}") from error
     kept = info.shape
     if op not in ELEMENTWISE:
         kept = tuple(1 if d in dims else n for d, n in enumerate(info.shape) if request.keepdim or d not in dims)
@@ -149,15 +155,21 @@ def _types(op: str, info: Info, requested: np.dtype[Any] | None) -> Types:
         raise FileError(f"{op}: {info} is of a type NumPy does not have")
     native = stored.newbyteorder("=")
     try:
-        result = requested or np.asarray(getattr(onepass, op)(np.ones(1, native), dim=0)).dtype
+        # Whatever is asked for: a slab that is converted before the library sees it would be any type's.
+        result = np.asarray(getattr(onepass, op)(np.ones(1, native), dim=0)).dtype
     except (TypeError, ValueError) as error:
         raise FileError(f"{op}: {info} cannot be processed: {error}") from error
-    # A float16 sum asked for in float32 must not overflow in float16 first. softmax converts by itself, in registers.
-    wider = info.floating and op not in ELEMENTWISE and result.itemsize > native.itemsize
+    result = requested or result
+    # A float16 sum asked for in float32 must not overflow in float16 first, nor one in bfloat16, which has its range.
+    # softmax converts by itself, in registers.
+    first = native
+    if info.floating and op not in ELEMENTWISE and result != native:
+        halves = native.itemsize == result.itemsize == 2
+        first = FLOATS["float32"] if halves else max(native, result, key=lambda dtype: dtype.itemsize)
     # Slabs that hold part of a row wait for the disk more than for arithmetic, so they are float64. Integers are added
     # and compared as what they are.
     wide = FLOATS["float64"] if info.floating or op in (*ELEMENTWISE, "logsumexp", "mean") else native
-    return Types(stored, native, result if wider else native, wide, result)
+    return Types(stored, native, first, wide, result)
 
 
 def _cost(op: str, types: Types, floating: bool) -> Cost:

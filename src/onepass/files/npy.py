@@ -82,6 +82,8 @@ def read_npy(path: Path) -> Iterator[Source]:
 @contextlib.contextmanager
 def read_pipe() -> Iterator[Source]:
     """The one array of an .npy stream on standard input; `< file.npy` reads like the file itself."""
+    if sys.stdin is None:
+        raise FileError("standard input is closed; IN '-' expects an .npy stream")
     if sys.stdin.isatty():
         raise UsageError("standard input is a terminal; IN '-' expects an .npy stream")
     stream = cast(BinaryIO, sys.stdin.buffer)
@@ -106,9 +108,25 @@ def read_npz(path: Path) -> Iterator[Source]:
     """Every array of an .npz file, compressed or not."""
     try:
         with zipfile.ZipFile(path) as archive:
-            yield Source([_member(archive, entry, path) for entry in archive.infolist()])
+            yield Source([_member_or_error(archive, entry, path) for entry in archive.infolist()])
     except _ZIP_DAMAGE as error:
         raise FileError(f"{path} is not a valid .npz file: {_first_line(error)}") from error
+
+
+def _member_or_error(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Tensor:
+    try:
+        return _member(archive, entry, path)
+    except FileError as error:
+        raised = error
+
+    def unreadable() -> Reader:
+        raise raised
+
+    return Tensor(Info(_name(entry), None, (), 0), Access.ONCE, unreadable, raised)
+
+
+def _name(entry: zipfile.ZipInfo) -> str:
+    return entry.filename.removesuffix(".npy")
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Tensor:
@@ -117,7 +135,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Ten
         raise FileError(f"{title} is encrypted")
     try:
         with archive.open(entry) as stream:
-            info = _read_header(cast(BinaryIO, stream), entry.filename.removesuffix(".npy"), title)
+            info = _read_header(cast(BinaryIO, stream), _name(entry), title)
             start = stream.tell()
     except (OSError, ValueError) as error:  # a damaged directory points before or past the file
         raise FileError(f"{title} cannot be read: {_first_line(error)}") from error
@@ -125,7 +143,10 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Ten
         raise FileError(f"{title} is cut short: {info} needs {info.nbytes:,} bytes of data")
 
     def reopen() -> Reader:
-        return Reader(cast(BinaryIO, archive.open(entry)), start, title, Access.REWIND)
+        # Read up to the data, not sought: from Python 3.12 on a seek gives up the check of what is read after it.
+        stream = cast(BinaryIO, archive.open(entry))
+        stream.read(start)
+        return Reader(stream, start, title, Access.REWIND)
 
     return Tensor(info, Access.REWIND, reopen)
 
@@ -197,6 +218,8 @@ def write_npz(path: Path) -> Iterator[NpzSink]:
 
 @contextlib.contextmanager
 def write_pipe() -> Iterator[NpySink]:
+    if sys.stdout is None:
+        raise FileError("standard output is closed; send OUT '-' to a file or a pipe")
     if sys.stdout.isatty():
         raise UsageError("standard output is a terminal; send OUT '-' to a file or a pipe")
     stream = cast(BinaryIO, sys.stdout.buffer)

@@ -121,6 +121,8 @@ def _jobs(held: Source, target: Target, request: Request, names: tuple[str, ...]
             )
 
     def job(tensor: Tensor) -> Job:
+        if tensor.error is not None:
+            raise tensor.error
         return (compute_job if tensor.info.name in chosen else copy_job)(tensor, request, target)
 
     return [job(tensor) for tensor in tensors]

@@ -39,6 +39,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
+_METADATA = "__metadata__"  # of the header: what is not the name of an array
+
 # The limit the safetensors package sets itself.
 _MAX_HEADER = 100_000_000
 
@@ -69,7 +71,9 @@ def _read_header(stream: BinaryIO, size: int) -> tuple[int, dict[str, str], list
     header = json.loads(stream.read(length), object_pairs_hook=_no_duplicates)
     if not isinstance(header, dict):
         raise TypeError("the header is not a JSON object")
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise TypeError(f"{_METADATA} is not an object of strings")
     entries = [_entry(name, entry) for name, entry in header.items()]
     end = 0
     for start, stop, info in sorted(entries, key=lambda entry: entry[:2]):
@@ -105,9 +109,11 @@ class SafetensorsSink:
         self._starts: dict[str, int] = {}
 
     def begin(self, infos: list[Info], metadata: dict[str, str]) -> None:
-        header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+        header: dict[str, Any] = {_METADATA: metadata} if metadata else {}
         end = 0
         # Wide types first, as the safetensors package does: every array is then aligned to its own type.
+        if any(info.name == _METADATA for info in infos):
+            raise UsageError(f".safetensors keeps the name {_METADATA!r} for its own; write an .npz file")
         for info in sorted(infos, key=lambda info: -(info.dtype.itemsize if info.dtype else 1)):
             header[info.name] = {
                 "dtype": _label(info),

@@ -72,7 +72,7 @@ class Reader:
 
     def __init__(self, stream: BinaryIO, start: int, title: str, access: Access) -> None:
         self._stream, self._start, self._title = stream, start, title
-        self._position = 0 if access == Access.ONCE else -1  # -1: seek first, the stream may stand anywhere
+        self._position = -1 if access == Access.RANDOM else 0  # -1: seek first, the stream may stand anywhere
 
     def read(self, offset: int, into: Bytes) -> None:
         # A read into our own buffer, not a memory map: a map counts as resident until the kernel takes it back, and a
@@ -114,11 +114,13 @@ class MemoryWriter(Writer):
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array waiting in a file."""
+    """An array waiting in a file. With an `error` nothing but its name is known: it is raised when the array is needed,
+    not when another one of the file is."""
 
     info: Info
     access: Access
     open: Callable[[], Reader]
+    error: FileError | None = None
 
 
 @dataclass(frozen=True)
