@@ -162,6 +162,8 @@ PyObject* capsules_of(Tensor* tensors, int count) {
 }
 
 Handle call_python(const Slot& slot, Tensor* tensors, int count, std::int64_t dim, std::int64_t other) {
+    std::int64_t ndim;
+    if (shim().ndim(tensors[count - 1].get(), &ndim) == 0) torch_shim::check_dim(dim, ndim);
     const Gil gil;
     PyObject* missed = slot.missed;
     Py_INCREF(missed);  // while it runs, another thread may put another in its place

@@ -18,6 +18,11 @@ using UnpackLongs = std::vector<int> (*)(PyObject*);
 UnpackLongs unpack_longs = nullptr;
 PyObject* minus_one = nullptr;
 
+// c10::detail::maybe_wrap_dim_slow(dim, ndim, wrap_scalar), which throws for a dim that is out of range, and is called
+// for no other. May be null.
+using WrapDim = std::int64_t (*)(std::int64_t, std::int64_t, bool);
+WrapDim wrap_dim = nullptr;
+
 struct Library {
     void* handle;
 
@@ -42,6 +47,8 @@ bool find_dtypes(const Library& torch, std::int32_t* dtypes) {
 bool find_all(Shim& s) {
     const Library torch{dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD)};
     const Library torch_python{dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD)};
+    const Library c10{dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD)};
+    c10.find(wrap_dim, "_ZN3c106detail19maybe_wrap_dim_slowIlEET_S2_S2_b");
     torch.find(s.from_blob, "torch_from_blob");
     minus_one = Py_BuildValue("(i)", -1);
     return minus_one && torch_python.find(unpack_longs, "_Z20THPUtils_unpackLongsP7_object") &&
@@ -76,6 +83,11 @@ void lend_threads(int threads, void (*work)(void*), void* context) {
             work->run(work->context);
         },
         &given);
+}
+
+void check_dim(std::int64_t dim, std::int64_t ndim) {
+    const std::int64_t limit = ndim > 0 ? ndim : 1;
+    if (wrap_dim && (dim < -limit || dim >= limit)) wrap_dim(dim, ndim, true);
 }
 
 void throw_python_error() {

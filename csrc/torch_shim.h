@@ -48,6 +48,10 @@ const Shim* find();
 // Runs `work(context)` on up to so many of torch's own threads, as ThreadLender (threads.h) has it.
 void lend_threads(int threads, void (*work)(void*), void* context);
 
+// Throws torch's own exception for a dim that is out of range. It has a text for C++ too, such as TorchScript's
+// interpreter, which a Python exception does not.
+void check_dim(std::int64_t dim, std::int64_t ndim);
+
 // Throws the Python exception that is set, which the thread holding the GIL has, as torch's own kernels do: torch gives
 // it to Python as it is. Every other C++ exception would become a RuntimeError.
 [[noreturn]] void throw_python_error();

@@ -72,6 +72,14 @@ def test_dims_under_vmap(op, dim):
 
 
 @pytest.mark.parametrize("op", FAMILY)
+@pytest.mark.parametrize("dim", [2, 5, -3])
+def test_a_dim_that_is_none_is_refused_under_vmap(op, dim):
+    x = random_tensor((2, 3, 4))
+    with pytest.raises(ValueError, match=rf"{op}: dim {dim} is out of range for an input of shape \(3, 4\)"):
+        torch.vmap(lambda row: getattr(torch.ops.onepass, op)(row, [dim]))(x)
+
+
+@pytest.mark.parametrize("op", FAMILY)
 def test_a_dtype_under_a_transform(op):
     if op == "logsumexp":
         pytest.skip("it has no dtype=")

@@ -340,7 +340,6 @@ def test_layouts(device):
     [
         ("softmax", "aten::_softmax", "SoftmaxBackward0"),
         ("log_softmax", "aten::_log_softmax", "LogSoftmaxBackward0"),
-        ("logsumexp", "aten::logsumexp", "LogsumexpBackward0"),
     ],
 )
 @pytest.mark.parametrize("recorded_by", ["python"], indirect=True)
@@ -365,6 +364,58 @@ def test_a_recorded_call_of_onepass_goes_through_torchs_operator(recorded_by, op
         assert served(routed) == before
     assert torch.equal(y, alone)
     assert type(function(x).grad_fn).__name__ != node, "no longer routed"
+
+
+def test_rows_that_are_masked_have_no_gradient_whoever_is_installed(recorded_by):
+    """onepass.logsumexp's is 0 in a row of -inf; that of torch's operator NaN."""
+    x = torch.zeros(2, 3)
+    x[0] = -torch.inf
+
+    def gradients():
+        w = torch.ones(3, requires_grad=True)
+        total = onepass.logsumexp(x + w, -1, keepdim=True).logaddexp(torch.zeros(2, 1)).sum()
+        (first,) = torch.autograd.grad(total, w, create_graph=True)
+        return first, torch.autograd.grad(first.square().sum(), w)[0]
+
+    alone = gradients()
+    assert not any(g.isnan().any() for g in alone)
+    with onepass.installed():
+        for got, expected in zip(gradients(), alone, strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_a_safe_softmax_of_nothing_after_a_softmax_of_it():
+    with onepass.installed():
+        assert onepass.softmax(torch.empty(3, 0)).shape == (3, 0)
+        assert torch._safe_softmax(torch.empty(3, 0), -1).shape == (3, 0)
+
+
+def test_a_gradient_in_another_dtype_is_torchs_on_a_cpu():
+    y, dy = torch.rand(2, 3), torch.rand(2, 3)
+    expected = torch.ops.aten._softmax_backward_data(dy, y, 1, torch.float64)
+    with onepass.installed():
+        got = torch.ops.aten._softmax_backward_data(dy, y, 1, torch.float64)
+        assert passed("aten::_softmax_backward_data") == 1
+        with pytest.raises(RuntimeError, match="expected scalar type"):
+            torch.ops.aten._softmax_backward_data(dy, y, 1, torch.float16)
+    assert got.dtype == expected.dtype and torch.equal(got, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_torchscript_passes_on_what_torch_says_of_a_dim():
+    @torch.jit.script
+    def scripted(x: torch.Tensor):
+        return torch.softmax(x, 7)
+
+    expected = r"Dimension out of range \(expected to be in range of \[-2, 1\], but got 7\)"
+    with onepass.installed():
+        with pytest.raises(RuntimeError, match=expected):
+            scripted(torch.ones(2, 3))
+        for dim in (-3, 2, 7):
+            with pytest.raises(IndexError, match=rf"\[-2, 1\], but got {dim}"):
+                torch.softmax(torch.ones(2, 3), dim)
+        for dim in (-2, -1, 0, 1):
+            assert torch.softmax(torch.ones(2, 3), dim).shape == (2, 3)
 
 
 @pytest.mark.parametrize("recorded_by", ["c++"], indirect=True)

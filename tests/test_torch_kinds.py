@@ -3,7 +3,9 @@
 import copy
 import io
 import pickle
+import threading
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -12,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_cases import DEVICES, FAMILY, assert_like, random_tensor
 
 import onepass
+from onepass import _engine
 
 pytestmark = pytest.mark.usefixtures("recorded_by")
 
@@ -137,6 +140,79 @@ def test_a_mode_sees_an_operator(op):
     traced = make_fx(lambda x: function(x))(x)
     z = random_tensor((3, 4), seed=1)
     assert_like(traced(z), function(z), scale=1.0)
+
+
+class Seeing(TorchDispatchMode):
+    """A mode that keeps the names of the operators that it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_other_threads_are_no_matter():
+    """Two threads whose modes overlap, the first to begin being the first to end: nobody knows which of them torch's
+    flag for all threads is about then."""
+    x = torch.randn(3, 4)
+    onepass.softmax(x)
+    begun, ended, seen = threading.Event(), threading.Event(), {}
+
+    def first():
+        with Seeing() as mode:
+            begun.set()
+            assert second_has_begun.wait(60)
+            onepass.softmax(x)
+        seen["first"] = mode.seen
+        ended.set()
+
+    second_has_begun = threading.Event()
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert begun.wait(60)
+    with Seeing() as mode:
+        second_has_begun.set()
+        assert ended.wait(60)
+        onepass.softmax(x)
+        graph = make_fx(lambda x: onepass.softmax(x, -1) + 1)(x)
+    thread.join()
+    assert seen["first"] == ["onepass.softmax.default"]
+    assert mode.seen[0] == "onepass.softmax.default"
+    other = torch.randn(3, 4)
+    assert torch.equal(graph(other), onepass.softmax(other) + 1)
+    assert _engine.is_plain(x), "no mode is left, and calls are hot again"
+
+
+@pytest.mark.parametrize("op", FAMILY)
+def test_nothing_is_recorded_in_inference_mode(op):
+    x = torch.randn(3, 4, requires_grad=True)
+    with torch.inference_mode(), torch.enable_grad():
+        y = getattr(onepass, op)(x)
+        assert not y.requires_grad
+        assert_like(y, getattr(torch, op)(x, -1))
+
+
+@pytest.mark.parametrize("op", FAMILY)
+def test_a_dim_is_what_it_was_when_the_call_was_made(op):
+    x, function = torch.randn(3, 4, dtype=torch.float64, requires_grad=True), getattr(onepass, op)
+
+    def gradients(y):
+        (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return first, torch.autograd.grad(first.square().sum(), x)[0]
+
+    expected = gradients(getattr(torch, op)(x, 1))
+    for dim in (np.int64(1), np.array(1), (np.int64(1),)):
+        assert_like(gradients(function(x, dim)), expected)
+    dim = [1]
+    y = function(x, dim)
+    dim[0] = 0
+    assert_like(gradients(y), expected)
+    for wrong in (True, [True], "1", 1.0):
+        with pytest.raises(TypeError, match="dim must be an int"):
+            function(x, wrong)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")

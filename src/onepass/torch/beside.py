@@ -65,9 +65,16 @@ class _Build(threading.Thread):
             self._use(extension.load())
 
     def _run_compiler(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         # In a session of its own, it can be ended with all the processes that it starts.
-        with subprocess.Popen(command, **quiet, text=True, errors="replace", start_new_session=True) as compiler:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as compiler:
             self._compiler = compiler
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, compiler.pid, os.getpriority(os.PRIO_PROCESS, 0) + 10)

@@ -3,6 +3,7 @@
 // to make a tensor in one step. Compiled where torch is (extension.py).
 #include <ATen/EmptyTensor.h>
 #include <Python.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
@@ -165,7 +166,7 @@ c10::intrusive_ptr<Recorded> make_node(Args&&... args) {
 PyObject* attach(PyObject* self, PyObject* const* args, Py_ssize_t) {
     HANDLE_TH_ERRORS
     if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) Py_RETURN_NONE;
-    if (at::GradMode::is_enabled()) {
+    if (at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled()) {
         const auto& op = *static_cast<const Operation*>(PyCapsule_GetPointer(self, nullptr));
         const at::Tensor &y = THPVariable_Unpack(args[0]), &x = THPVariable_Unpack(args[1]);
         const auto node = make_node(op, x, args[2], args[3]);

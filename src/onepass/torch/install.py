@@ -17,7 +17,7 @@ from .._engine import RoutedLibrary, set_recording_operators
 from ..arrays import watch_torch
 from .routes import Route, make_routes
 
-_OPERATORS = (torch.softmax, torch.log_softmax, torch.logsumexp)  # by the engine's numbers
+_OPERATORS = (torch.softmax, torch.log_softmax)  # by the engine's numbers
 _lock = threading.RLock()
 _installed = False  # by install()
 _depth = 0  # blocks of installed() that are open

@@ -170,6 +170,8 @@ def _cold_gradient(op: str, grad: Tensor, output: Tensor, dim: int, dtype: torch
         return None
     if grad.dtype != output.dtype or grad.shape != output.shape or dtype not in _DTYPES:
         return None
+    if output.device.type == "cpu" and dtype != grad.dtype:  # there torch has its own idea of what that is
+        return None
     limit = max(output.dim(), 1)
     if not -limit <= dim < limit or torch_is_faster(op, output, (dim,)):
         return None
@@ -245,6 +247,8 @@ def _safe_softmax(route: Route) -> Callable[..., Any]:
     number = NUMBERS["softmax"]
 
     def kernel(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        if x.numel() == 0:  # it has no first element to look at
+            return route.original(x, dim, dtype)
         y = call_memory(number, x, dim, False, dtype, None, None)
         if y is None:
             y = _cold("softmax", x, dim, False, dtype, None, always=True)  # torch takes four passes more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from types import ModuleType
 from typing import Any
 
@@ -40,14 +41,22 @@ def _unrecorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out
     return data.forward(OPS[number], x, dim, keepdim, dtype, out, algorithm)
 
 
+def _kept_dim(dim: Any) -> Any:
+    """dim as ints that stay what they are until the backward pass; what is none, as it is, for those who refuse it."""
+    given = dim if isinstance(dim, (tuple, list)) else (dim,)
+    if any(isinstance(d, bool) or not hasattr(d, "__index__") for d in given):
+        return dim
+    return tuple(map(index, dim)) if given is dim else index(dim)
+
+
 def record_by(built: ModuleType | None, build: bool = True) -> None:
     """Calls of plain tensors that require grad are recorded by nodes of this extension, or by Functions; after many of
     these the extension is built, if it may be."""
     functions, attach = gradients.recording(built)
     if built is None and build and beside.is_wanted():
         functions = beside.counted(functions, _have_it_built)
-    transforming = torch._C._are_functorch_transforms_active
-    _engine.set_recorder(torch.is_grad_enabled, transforming, functions, _unrecorded, attach)
+    inference, transforming = torch.is_inference_mode_enabled, torch._C._are_functorch_transforms_active
+    _engine.set_recorder(torch.is_grad_enabled, inference, transforming, _kept_dim, functions, _unrecorded, attach)
 
 
 def _have_it_built() -> None:
@@ -138,7 +147,7 @@ def trace(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algori
 
 def traced_dims(x: Tensor, dim: Any) -> tuple[int, ...]:
     """dim as operators have it, unchecked."""
-    return tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    return tuple(range(x.dim())) if dim is None else tuple(dim) if isinstance(dim, (tuple, list)) else (index(dim),)
 
 
 @torch.compiler.disable
