@@ -28,6 +28,7 @@ struct ExchangeType {
 std::vector<ExchangeType> exchange_types;  // guarded by the GIL; never more than a few
 PyObject* bfloat16_descr = nullptr;
 int bfloat16_number = -1;
+PyTypeObject* memory_map_type = nullptr;  // numpy.memmap, once somebody uses it
 PyObject* is_neg_name = nullptr;
 PyObject* forward_ad_dict = nullptr;  // of torch.autograd.forward_ad, once torch has been seen
 PyObject* level_name = nullptr;
@@ -46,15 +47,21 @@ struct Watched {
     bool half_only;
 };
 std::vector<Watched> watched;  // guarded by the GIL
-struct WatchedFlag {
-    PyObject* module_dict;
-    PyObject* name;
-};
-std::vector<WatchedFlag> watched_flags;
 
 // torch::jit::tracer::getTracingState(): a std::shared_ptr, null where nothing is traced.
 using TracingState = const void* const* (*)();
 TracingState tracing_state = nullptr;
+
+// c10::impl::TorchDispatchModeTLS::any_modes_set(skip_infra_modes), of this thread.
+using AnyModesSet = bool (*)(bool);
+AnyModesSet any_modes_set = nullptr;
+
+template <class Function>
+bool find_function(Function& function, const char* library, const char* name) {
+    void* const loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    function = loaded ? reinterpret_cast<Function>(dlsym(loaded, name)) : nullptr;
+    return function != nullptr;
+}
 
 bool numpy_dtype(int number, DType& dtype) {
     switch (number) {
@@ -287,7 +294,8 @@ bool import_numpy() {
 bool view_array(PyObject* object, ArrayView& view) {
     view.object = object;
     view.producer = nullptr;
-    if (Py_TYPE(object) == &PyArray_Type) return view_numpy(reinterpret_cast<PyArrayObject*>(object), view);
+    if (Py_TYPE(object) == &PyArray_Type || Py_TYPE(object) == memory_map_type)
+        return view_numpy(reinterpret_cast<PyArrayObject*>(object), view);
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     for (const ExchangeType& known : exchange_types) {
         if (type == known.type) return view_exchange(object, known, view);
@@ -317,28 +325,17 @@ void watch(PyObject* function, bool half_only) {
     watched.push_back({function, half_only});
 }
 
-void watch_flag(PyObject* module_dict, PyObject* name) {
-    for (const WatchedFlag& known : watched_flags) {
-        if (known.module_dict == module_dict && PyObject_RichCompareBool(known.name, name, Py_EQ) == 1) return;
-    }
-    Py_INCREF(module_dict);
-    Py_INCREF(name);
-    watched_flags.push_back({module_dict, name});
+bool watch_tracing(const char* library) {
+    return find_function(tracing_state, library, "_ZN5torch3jit6tracer15getTracingStateEv");
 }
 
-bool watch_tracing(const char* library) {
-    void* const torch = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-    if (torch) tracing_state = reinterpret_cast<TracingState>(dlsym(torch, "_ZN5torch3jit6tracer15getTracingStateEv"));
-    return tracing_state != nullptr;
+bool watch_modes(const char* library) {
+    return find_function(any_modes_set, library, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb");
 }
 
 bool is_watched(const ArrayView& view) {
     if (!view.api || data_only) return false;
-    if (in_forward_ad() || (tracing_state && *tracing_state())) return true;
-    for (const WatchedFlag& w : watched_flags) {
-        PyObject* value = find_in(w.module_dict, w.name);
-        if (value && value != Py_False) return true;
-    }
+    if (in_forward_ad() || (tracing_state && *tracing_state()) || (any_modes_set && any_modes_set(false))) return true;
     for (const Watched& w : watched) {
         if (w.half_only && size_of(view.dtype) != 2) continue;
         PyObject* value = PyObject_CallNoArgs(w.function);
@@ -400,7 +397,12 @@ dlpack::DataType dlpack_dtype(DType dtype) {
 
 PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data) {
     auto bytes = static_cast<std::size_t>(size_of(dtype));
-    for (int i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(shape[i]);
+    for (int i = 0; i < ndim; ++i) {
+        if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(shape[i]), &bytes)) {
+            set_memory_error(SIZE_MAX);  // of a tensor that repeats a few elements, say
+            return nullptr;
+        }
+    }
     if (like.kind == tensor_maker.kind && like.device == kCpu && bytes < kSmallestBlock) {
         return tensor_maker.make(static_cast<int>(dtype), ndim, shape, data);
     }
@@ -468,6 +470,12 @@ void watch_forward_ad(PyObject* module_dict) {
     if (forward_ad_dict) return;
     Py_INCREF(module_dict);
     forward_ad_dict = module_dict;
+}
+
+void register_memory_map(PyTypeObject* numpy_memmap) {
+    if (memory_map_type) return;
+    Py_INCREF(reinterpret_cast<PyObject*>(numpy_memmap));
+    memory_map_type = numpy_memmap;
 }
 
 void register_bfloat16(PyObject* numpy_dtype) {

@@ -106,13 +106,17 @@ bool may_write(const ArrayView& out);  // calls it; false with a Python exceptio
 void watch_forward_ad(PyObject* module_dict);
 // While a call of `function` gives something true, no call with a tensor is hot; `half_only`: with a 16-bit one.
 void watch(PyObject* function, bool half_only);
-// The same while this variable of a module is not False: a tenth of the cost.
-void watch_flag(PyObject* module_dict, PyObject* name);
+// The same while this thread has a mode that sees operators (torch.utils._python_dispatch); `library`: libc10. False
+// where it cannot tell, and `watch` has to.
+bool watch_modes(const char* library);
 // The same while torch.jit traces; `library`: libtorch_cpu. False where it cannot tell, and `watch` has to. Calling
 // torch's function for Python takes as long as reading the tensor.
 bool watch_tracing(const char* library);
 bool is_watched(const ArrayView& view);  // whether one does
 void register_bfloat16(PyObject* numpy_dtype);
+
+// Arrays of this one subclass, numpy.memmap, are read and written as other arrays are.
+void register_memory_map(PyTypeObject* numpy_memmap);
 
 enum class Overlap { none, same, some };
 Overlap overlap_of(const ArrayView& a, const ArrayView& b);

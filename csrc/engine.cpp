@@ -278,11 +278,13 @@ NB_MODULE(_engine, m) {
     });
     m.def(
         "set_recorder",
-        [](nb::callable is_grad_enabled, nb::callable is_transforming, nb::tuple functions, nb::callable unrecorded,
-           nb::object attach) {
-            set_recorder(is_grad_enabled.ptr(), is_transforming.ptr(), functions.ptr(), unrecorded.ptr(), attach.ptr());
+        [](nb::callable is_grad_enabled, nb::callable is_inference, nb::callable is_transforming, nb::callable kept_dim,
+           nb::tuple functions, nb::callable unrecorded, nb::object attach) {
+            set_recorder(is_grad_enabled.ptr(), is_inference.ptr(), is_transforming.ptr(), kept_dim.ptr(),
+                         functions.ptr(), unrecorded.ptr(), attach.ptr());
         },
-        "is_grad_enabled"_a, "is_transforming"_a, "functions"_a, "unrecorded"_a, "attach"_a.none());
+        "is_grad_enabled"_a, "is_inference"_a, "is_transforming"_a, "kept_dim"_a, "functions"_a, "unrecorded"_a,
+        "attach"_a.none());
     m.def(
         "set_recording_operators", [](nb::object functions) { set_recording_operators(functions.ptr()); },
         "functions"_a.none());
@@ -298,7 +300,9 @@ NB_MODULE(_engine, m) {
     m.def("only_requires_grad", [](nb::handle x) { return only_requires_grad(x.ptr()); });
     m.def("watch", [](nb::handle function, bool half_only) { watch(function.ptr(), half_only); });
     m.def("watch_tracing", &watch_tracing, "library"_a);
-    m.def("watch_flag", [](nb::dict module_dict, nb::str name) { watch_flag(module_dict.ptr(), name.ptr()); });
+    m.def("watch_modes", &watch_modes, "library"_a);
+    m.def("register_memory_map",
+          [](nb::handle type) { register_memory_map(reinterpret_cast<PyTypeObject*>(type.ptr())); });
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });
     m.def("register_dtype",
           [](nb::handle object, int dtype) { register_dtype(object.ptr(), checked<DType>(dtype, 4, "dtype")); });

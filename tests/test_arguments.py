@@ -348,3 +348,72 @@ for args in ((np.zeros((2, 3)), 2), (np.zeros(2, complex),), ("abc",)):
 assert "torch" not in sys.modules
 """
     assert run_python(code).split() == ["softmax"] * 3
+
+
+def test_a_result_of_more_bytes_than_there_are_addresses():
+    """Its size is 2^18 elements beyond what 64 bits count."""
+    x = torch.zeros(1).expand(2**10, 2**52 + 2**8)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="no memory for a result"):
+            onepass.softmax(x)
+
+
+def test_torch_may_be_on_its_way_in():
+    """While a thread imports torch, the module is there without what makes it up."""
+    code = """
+        import sys, threading
+        import numpy, onepass
+
+        failed, seen = [], 0
+        thread = threading.Thread(target=lambda: __import__("torch"))
+        thread.start()
+        x = numpy.ones((2, 3), numpy.float32)
+        while thread.is_alive():
+            seen += "torch" in sys.modules and not hasattr(sys.modules["torch"], "Tensor")
+            try:
+                onepass.softmax(x.astype(int))
+                onepass.softmax([1.0, 2.0])
+                onepass.softmax(x[: 1 + seen % 2], dtype="float64")
+                onepass.softmax(x, out=numpy.empty_like(x))
+            except AttributeError as error:
+                failed.append(error)
+        thread.join()
+        print(len(failed), seen > 0, failed[:1])
+        """
+    assert run_python(code.replace("\n        ", "\n")).split()[:2] == ["0", "True"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_memory_maps_are_arrays(tmp_path, dtype):
+    x = np.memmap(tmp_path / "x", dtype, "w+", shape=(4, 5))
+    x[:] = np.random.default_rng(0).standard_normal((4, 5))
+    expected = onepass.softmax(np.array(x))
+    out = np.memmap(tmp_path / "out", dtype, "w+", shape=(4, 5))
+    for _ in range(2):
+        out[:] = np.nan
+        assert type(onepass.softmax(x)) is np.ndarray
+        assert np.array_equal(onepass.softmax(x), expected)
+        assert onepass.softmax(x, out=out) is out
+        assert np.array_equal(out, expected)
+    assert np.array_equal(onepass.softmax(x, out=x), expected) and np.array_equal(x, expected)
+    read_only = np.memmap(tmp_path / "out", dtype, "r", shape=(4, 5))
+    with pytest.raises(ValueError, match="read-only"):
+        onepass.softmax(x, out=read_only)
+
+
+def test_a_matrix_of_integers_has_a_sum():
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix([[1, 2], [3, 4]])
+    assert onepass.sum(matrix).tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_explain_refuses_what_a_call_refuses(op):
+    with pytest.raises(ValueError, match=f"{op}: .* is empty"):
+        onepass.explain(op, (5, 0))
+
+
+@pytest.mark.parametrize("op", ["logsumexp", *REDUCTIONS])
+def test_no_dtype_is_asked_for_where_there_is_none(op):
+    with pytest.raises(TypeError, match=r"convert with x\.to\(torch\.float32\)$"):
+        getattr(onepass, op)(torch.arange(5))

@@ -1,5 +1,6 @@
 """Many Python threads, forked children, few processors: no wrong result, no hang, no thread left spinning."""
 
+import importlib
 import os
 import sys
 import threading
@@ -284,3 +285,30 @@ assert torch.equal(onepass.softmax(x), expected)
 print(threads() - before)
 """
     assert run_python(_THREADS_OF + code) == "0\n"
+
+
+@pytest.mark.parametrize("op", ["softmax", "softmax_backward"])
+def test_a_plan_made_meanwhile_does_not_keep_an_old_number_of_threads(op, monkeypatch):
+    """Another Python thread sets it between the moment when a call reads it and the one when its plan is remembered."""
+    module = importlib.import_module("onepass.call" if op == "softmax" else "onepass.call_gradients")
+    make_plan, planned = module.make_plan, []
+
+    def slowly(problem, machine, threads, algorithm=None):
+        planned.append(threads)
+        if len(planned) == 1:
+            thread = threading.Thread(target=onepass.set_num_threads, args=(1,))
+            thread.start()
+            thread.join()
+        return make_plan(problem, machine, threads, algorithm)
+
+    before = onepass.get_num_threads()
+    x = np.random.default_rng(0).standard_normal((7, 54321)).astype(np.float32)
+    given = [x] if op == "softmax" else [x, x]
+    monkeypatch.setattr(module, "make_plan", slowly)
+    try:
+        onepass.set_num_threads(2)
+        for _ in range(3):
+            getattr(onepass, op)(*given)
+    finally:
+        onepass.set_num_threads(before)
+    assert planned == [2, 1]

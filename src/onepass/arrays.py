@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import _engine
-from .problem import ITEMSIZE
+from .problem import ELEMENTWISE, ITEMSIZE
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of the engine's DType
 SUPPORTED = "float32, float64, float16 or bfloat16"
@@ -51,7 +51,10 @@ def _identity(y: Any) -> Any:
 
 
 def _torch() -> Any:
-    return sys.modules.get("torch")
+    """torch, if somebody has imported it. While it is being imported it is there without Tensor and dtype, and nothing
+    can be of its kind yet."""
+    torch = sys.modules.get("torch")
+    return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
 
 
 def is_tensor(x: Any) -> bool:
@@ -74,8 +77,10 @@ def watch_torch(torch: Any) -> None:
     _engine.watch_forward_ad(vars(torch.autograd.forward_ad))
     # A dispatch mode (FakeTensorMode, make_fx) and a trace see operators; a call past the dispatcher would be a
     # constant to them. Autocast changes the dtype of results of 16-bit tensors on GPUs.
-    _engine.watch_flag(vars(torch.utils._python_dispatch), "_is_in_torch_dispatch_mode")
-    if not _engine.watch_tracing(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")):
+    libraries = Path(torch.__file__).parent / "lib"
+    if not _engine.watch_modes(str(libraries / "libc10.so")):
+        _engine.watch(torch._C._len_torch_dispatch_stack, False)
+    if not _engine.watch_tracing(str(libraries / "libtorch_cpu.so")):
         _engine.watch(torch._C._is_tracing, False)
     _engine.watch(torch._C._is_any_autocast_enabled, True)
     for kind in (torch.Tensor, torch.nn.Parameter):
@@ -136,6 +141,10 @@ def _from_numpy(op: str, name: str, x: Any, original: Any, wrap: Callable[[Any],
             f"{op}: {name} is a masked array of shape {x.shape}; what a mask means is yours to say: "
             f"pass {name}.filled(-numpy.inf) to leave masked elements out, or {name}.data to ignore the mask"
         )
+    if type(x) is np.memmap and original is x:
+        _engine.register_memory_map(np.memmap)
+        if _engine.describe(x) is not None:
+            return _describe(op, name, x, x, wrap)
     array = np.asarray(x)
     if array.dtype.kind in "biu":
         array = array.astype(np.float64)  # as in SciPy
@@ -187,7 +196,8 @@ def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> In
         if dtype is None or x.dtype.is_complex:
             raise TypeError(
                 f"{op}: {name} of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: "
-                f"convert with {name}.to(torch.float32)" + ("" if x.dtype.is_complex else ", or pass dtype=")
+                f"convert with {name}.to(torch.float32)"
+                + ("" if x.dtype.is_complex or op not in ELEMENTWISE else ", or pass dtype=")
             )
         x = x.to(getattr(torch, dtype))
     known = str(x.dtype).removeprefix("torch.")
@@ -318,6 +328,7 @@ def check_out(
         _engine.register_exchange_type(type(out))
     elif isinstance(out, np.ndarray) and isinstance(source.array, np.ndarray):
         is_bfloat16(out.dtype)
+        _engine.register_memory_map(np.memmap)
     elif source.device is None or type(out) is not type(source.array):
         kind = type(source.array) if torch is None or not isinstance(source.array, torch.Tensor) else torch.Tensor
         raise TypeError(
@@ -333,7 +344,8 @@ def check_out(
     if described is None:
         raise ValueError(
             f"{op}: out of shape {shape}, dtype {name} cannot be written in place: "
-            "expected memory on a CPU or an NVIDIA GPU, aligned, native-endian, of no subclass and not lazily negated"
+            "expected memory on a CPU or an NVIDIA GPU, aligned, native-endian, not lazily negated and of no subclass "
+            "(pass numpy.asarray(out))"
         )
     _, _, strides, _, writable, _, device = described
     if device != source.device:

@@ -72,18 +72,27 @@ def plan_and_run(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any,
     return run_planned(op, x, dim, keepdim, dtype, out, algorithm)
 
 
+def forget_if_changed(threads: int) -> None:
+    """Forget a plan for so many threads if another Python thread has set another number, and had all plans forgotten,
+    before this one was remembered."""
+    if threads != _engine.get_num_threads():
+        _engine.forget_all()
+
+
 def run_planned(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """Check the arguments, plan, bind, run; the next call like this one takes the hot path."""
     target = arrays.unrecorded(out)
     source, problem = checked(op, x, dim, keepdim, dtype, target)
+    threads = _engine.get_num_threads()
     if source.device is None:
-        bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+        bound = bind(problem, make_plan(problem, this_machine(), threads, algorithm))
     else:
         from .cuda import launch
 
         bound = launch.bind(problem, source, target, launch.plan(problem, source, target, algorithm))
     if source.same_object:
         _engine.remember(NUMBERS[op], x, dim, bool(keepdim), dtype, out, algorithm, bound)
+        forget_if_changed(threads)
     y = _engine.run(bound, source.array, target)
     return out if out is not None else source.wrap(y)
 
@@ -142,6 +151,8 @@ def problem_of(op: str, x_or_shape: Any, dtype: Any, dim: Any) -> Problem:
         source = arrays.as_input(op, x_or_shape, result_dtype)
         shape, strides, source_dtype = source.shape, source.strides, source.dtype
     dims = normalize_dims(op, dim, shape)
+    if op in ("amax", "amin"):
+        check_not_empty(op, shape, dims)
     second, third = operands_like(op, source_dtype, shape, strides, dims)
     return make_problem(
         op,

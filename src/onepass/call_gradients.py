@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _engine, arrays
 from .arrays import Input
-from .call import NUMBERS, bind, nothing
+from .call import NUMBERS, bind, forget_if_changed, nothing
 from .machine import this_machine
 from .plan import make_plan
 from .problem import Operand, Problem, make_problem, normalize_dims, reduced_shape, spread_strides
@@ -38,8 +38,9 @@ def run_planned(
     target = arrays.unrecorded(out)
     inputs, problem = checked(op, given, dim, keepdim, dtype, target)
     first, others = inputs[0], inputs[1:]
+    threads = _engine.get_num_threads()
     if first.device is None:
-        bound = bind(problem, make_plan(problem, this_machine(), _engine.get_num_threads(), algorithm))
+        bound = bind(problem, make_plan(problem, this_machine(), threads, algorithm))
     else:
         from .cuda import launch
 
@@ -50,6 +51,7 @@ def run_planned(
         _engine.remember_gradient(
             NUMBERS[op], given[0], given[1], third, dim, bool(keepdim), dtype, out, algorithm, bound
         )
+        forget_if_changed(threads)
     dx = _engine.run(bound, first.array, target, *(other.array for other in others))
     return out if out is not None else first.wrap(dx)
 

@@ -26,7 +26,7 @@ def _cold(op: str, x: Any, dim: Dim, keepdim: bool, out: Any) -> Any:
         dims = normalize_dims(op, dim, x.shape)
         if op in ("amax", "amin"):
             check_not_empty(op, x.shape, dims)
-        return getattr(np, op)(x, axis=dims, keepdims=keepdim, out=out)
+        return getattr(np, op)(np.asarray(x), axis=dims, keepdims=keepdim, out=out)  # a matrix has no keepdims
     from .call import plan_and_run
 
     return plan_and_run(op, x, dim, keepdim, None, out, None)
