@@ -52,9 +52,13 @@ std::vector<Watched> watched;  // guarded by the GIL
 using TracingState = const void* const* (*)();
 TracingState tracing_state = nullptr;
 
-// c10::impl::TorchDispatchModeTLS::any_modes_set(skip_infra_modes), of this thread.
+// Of this thread: c10::impl::TorchDispatchModeTLS::any_modes_set(skip_infra_modes), and
+// tls_is_dispatch_key_included(key), for the key of modes that are on another stack.
 using AnyModesSet = bool (*)(bool);
 AnyModesSet any_modes_set = nullptr;
+using IsKeyIncluded = bool (*)(std::uint16_t);
+IsKeyIncluded is_key_included = nullptr;
+std::uint16_t pre_dispatch = 0;
 
 template <class Function>
 bool find_function(Function& function, const char* library, const char* name) {
@@ -329,13 +333,16 @@ bool watch_tracing(const char* library) {
     return find_function(tracing_state, library, "_ZN5torch3jit6tracer15getTracingStateEv");
 }
 
-bool watch_modes(const char* library) {
-    return find_function(any_modes_set, library, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb");
+bool watch_modes(const char* library, int pre_dispatch_key) {
+    pre_dispatch = static_cast<std::uint16_t>(pre_dispatch_key);
+    return find_function(is_key_included, library, "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE") &&
+           find_function(any_modes_set, library, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb");
 }
 
 bool is_watched(const ArrayView& view) {
     if (!view.api || data_only) return false;
-    if (in_forward_ad() || (tracing_state && *tracing_state()) || (any_modes_set && any_modes_set(false))) return true;
+    if (in_forward_ad() || (tracing_state && *tracing_state())) return true;
+    if (any_modes_set && (any_modes_set(false) || is_key_included(pre_dispatch))) return true;
     for (const Watched& w : watched) {
         if (w.half_only && size_of(view.dtype) != 2) continue;
         PyObject* value = PyObject_CallNoArgs(w.function);

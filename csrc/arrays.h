@@ -106,9 +106,9 @@ bool may_write(const ArrayView& out);  // calls it; false with a Python exceptio
 void watch_forward_ad(PyObject* module_dict);
 // While a call of `function` gives something true, no call with a tensor is hot; `half_only`: with a 16-bit one.
 void watch(PyObject* function, bool half_only);
-// The same while this thread has a mode that sees operators (torch.utils._python_dispatch); `library`: libc10. False
-// where it cannot tell, and `watch` has to.
-bool watch_modes(const char* library);
+// The same while this thread has a mode that sees operators (torch.utils._python_dispatch); `library`: libc10, and
+// torch's number of the key of modes before dispatch. False where it cannot tell, and `watch` has to.
+bool watch_modes(const char* library, int pre_dispatch_key);
 // The same while torch.jit traces; `library`: libtorch_cpu. False where it cannot tell, and `watch` has to. Calling
 // torch's function for Python takes as long as reading the tensor.
 bool watch_tracing(const char* library);

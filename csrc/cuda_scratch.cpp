@@ -116,9 +116,10 @@ void hand_to_graph(Graph graph, const Key& key, const Piece& piece) {
 
 // Of the streams there are now: one handle stands for the default streams of all threads.
 std::uint64_t handle_of(Stream stream) {
-    static thread_local char of_this_thread;
+    static std::atomic<std::uint64_t> threads{0};
+    static thread_local const std::uint64_t of_this_thread = 2 * ++threads + 1;  // odd, as no handle is
     const auto handle = reinterpret_cast<std::uintptr_t>(stream);
-    return handle == kPerThreadStream ? reinterpret_cast<std::uintptr_t>(&of_this_thread) : handle;
+    return handle == kPerThreadStream ? of_this_thread : handle;
 }
 
 // Handles come again when streams are destroyed, while what was put on them may still run; identities do not.

@@ -300,7 +300,7 @@ NB_MODULE(_engine, m) {
     m.def("only_requires_grad", [](nb::handle x) { return only_requires_grad(x.ptr()); });
     m.def("watch", [](nb::handle function, bool half_only) { watch(function.ptr(), half_only); });
     m.def("watch_tracing", &watch_tracing, "library"_a);
-    m.def("watch_modes", &watch_modes, "library"_a);
+    m.def("watch_modes", &watch_modes, "library"_a, "pre_dispatch_key"_a);
     m.def("register_memory_map",
           [](nb::handle type) { register_memory_map(reinterpret_cast<PyTypeObject*>(type.ptr())); });
     m.def("register_bfloat16", [](nb::handle dtype) { register_bfloat16(dtype.ptr()); });

@@ -499,8 +499,9 @@ def test_a_cell_that_cannot_be_measured_does_not_take_the_others_along(monkeypat
     assert "of this cell" in capsys.readouterr().out
 
 
-def test_what_cannot_be_written_is_said_before_measuring(tmp_path, capsys):
+def test_what_cannot_be_written_is_said_before_measuring(monkeypatch, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe.json")
+    monkeypatch.setattr(run, "measure", None)
     assert run_benchmark(True, ["softmax-8x8-numpy"], ["numpy"], json=tmp_path / "pipe.json") == 1
     assert "pipe.json: it is not a file" in capsys.readouterr().err
 
@@ -513,7 +514,8 @@ def test_a_full_disk_is_one_line(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr("onepass.files.atomic.replacing", full)
     assert run_benchmark(True, ["softmax-8x8-numpy"], ["numpy"], json=tmp_path / "run.json", repeats=1) == 1
-    assert "No space left on device" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "run.json: No space left on device" in said and said.count("\n") == 1
 
 
 def test_cells_of_a_device_that_is_none():

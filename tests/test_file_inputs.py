@@ -109,6 +109,19 @@ def test_what_cannot_be_read_is_no_matter_until_it_is_needed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["in.npz", "out.npy"]
 
 
+def test_what_cannot_be_read_is_not_left_out_unasked(tmp_path):
+    np.savez(tmp_path / "in.npz", a=np.zeros(4, "f4"), b=np.zeros(4, "f4"))
+    raw = (tmp_path / "in.npz").read_bytes()
+    second = raw.index(b"NUMPY", raw.index(b"NUMPY") + 1)
+    (tmp_path / "in.npz").write_bytes(raw[:second] + b"LUMPY" + raw[second + 5 :])
+    for target, said in (("out.npy", r"has 2 \(a, b\); pick one with --name"), ("out.npz", "b.npy is not a valid")):
+        with pytest.raises(FileError, match=said):
+            run_file(str(tmp_path / "in.npz"), str(tmp_path / target), Request("softmax"))
+    assert sorted(os.listdir(tmp_path)) == ["in.npz"]
+    run_file(str(tmp_path / "in.npz"), str(tmp_path / "out.npy"), Request("softmax"), ("a",))
+    assert np.array_equal(np.load(tmp_path / "out.npy"), np.full(4, 0.25, "f4"))
+
+
 def test_the_name_that_safetensors_keeps_for_itself(tmp_path):
     np.savez(tmp_path / "in.npz", __metadata__=np.zeros(3))
     with pytest.raises(UsageError, match="'__metadata__'"):

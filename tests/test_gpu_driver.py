@@ -208,8 +208,9 @@ def test_importing_onepass_opens_no_driver():
         ("NVIDIA H200", 3_201_000, 6144, 4281, "measured"),
         ("NVIDIA H200 NVL", 3_201_000, 6144, 4281, "measured"),
         ("NVIDIA L4", 6_251_000, 192, 268, "modelled"),
-        ("NVIDIA L40S", 9_001_000, 384, 864, "modelled"),
-        ("NVIDIA H100 PCIe", 1_593_000, 5120, 2039, "modelled"),
+        ("NVIDIA GeForce RTX 4090", 10_501_000, 384, 899, "modelled"),
+        ("NVIDIA L40S", 9_001_000, 384, 771, "modelled"),
+        ("NVIDIA H100 PCIe", 1_593_000, 5120, 1819, "modelled"),
     ],
 )
 def test_a_gpu_is_the_one_described_if_its_memory_is(gpu, monkeypatch, name, clock, bits, bandwidth, how):

@@ -539,12 +539,17 @@ def test_a_row_is_read_twice_where_no_cut_of_it_may_wait(dtype):
     t4 = dataclasses.replace(
         by_name("l4"), name="T4", architecture="75", multiprocessors=40, shared_per_block=64 << 10, max_threads=1024
     )
-    algorithms = set()
+    algorithms, fell_back = set(), 0
     for length in range(100_001, 1_000_002, 12_000):
         problem = make_problem("softmax", dtype, (1, length), (1,))
-        algorithms.add(make_cuda_plan(problem, t4).algorithm)
+        plan = make_cuda_plan(problem, t4)
+        algorithms.add(plan.algorithm)
+        fell_back += any("no slices of a row fit on the chip at once" in line for line in plan.why)
     assert algorithms == {"split", "stream"}
+    assert (fell_back > 0) == (dtype != "float32")
     if dtype == "bfloat16":
         problem = make_problem("softmax", dtype, (1, 700_001), (1,))
-        with pytest.raises(ValueError, match="does not fit"):
-            make_cuda_plan(problem, t4, "split")
+        assert make_cuda_plan(problem, t4).algorithm == "stream"
+        for algorithm, tuning in (("split", None), (None, Tuning(staged=True))):
+            with pytest.raises(ValueError, match="does not fit"):
+                make_cuda_plan(problem, t4, algorithm, tuning=tuning)

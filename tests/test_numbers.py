@@ -93,6 +93,52 @@ def test_parts_of_a_row_far_from_0_are_merged_exactly(dtype, base):
         assert max_ulp(y, expected) <= TABLE["softmax", dtype][2]
 
 
+@pytest.mark.parametrize("length", [40, 1000, 8192, 50_000])
+@pytest.mark.parametrize(
+    ("dtype", "maxima"),
+    [
+        ("float32", (510, 510, 518, 423, 430, 450, 425, 512, 513, 505)),
+        ("float32", (-510, -510, -520, -423, -430, -450, -425, -512, -513, -505)),
+        ("float64", (4094, 4094, 4100, 3490, 3700, 3790, 3500, 4096, 4097, 4090)),
+        ("float64", (-4094, -4094, -4110, -3490, -3600, -3610, -3500, -4096, -4097, -4090)),
+    ],
+)
+def test_a_row_far_from_0_is_the_same_beside_any_other(dtype, maxima, length):
+    """Whatever exponent is expected of it, and whether maxima are subtracted of rows around it."""
+    x = random_array((len(maxima), length), "float64", seed=3)
+    x = (x - x.max(axis=1, keepdims=True) + np.array(maxima)[:, None]).astype(dtype)
+    together = onepass.softmax(x, out=nan_filled(x.shape, dtype))
+    for row, y in zip(x, together, strict=True):
+        assert same_bits(y, onepass.softmax(row[None], out=nan_filled((1, length), dtype))[0])
+        if length > 40:  # in registers, sums have an order of their own
+            assert same_bits(y, onepass.softmax(row[None], algorithm="online", out=nan_filled((1, length), dtype))[0])
+
+
+@pytest.mark.parametrize("algorithm", ["row", "online", "split"])
+@pytest.mark.parametrize("octaves", [5910, -5910, 5909, 739, -739])
+def test_a_maximum_that_is_the_logarithm_of_a_power_of_two(octaves, algorithm):
+    x = np.full((1, 65536), octaves * np.log(2))
+    y = onepass.softmax(x, algorithm=algorithm, out=nan_filled(x.shape, "float64"))
+    assert _engine.last_algorithm() == algorithm
+    assert max_ulp(y, np.full_like(y, 2.0**-16)) <= TABLE["softmax", "float64"][0]
+
+
+@pytest.mark.parametrize("base", [0.0, 1000.0, -6000.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_special_values_in_a_part_of_a_row_far_from_0(dtype, base):
+    x = random_array((4, 65536), "float64", seed=4) + base
+    x[0, 40_000:50_000] = -np.inf
+    x[1, 45_000] = np.inf
+    x[2, 45_000] = np.nan
+    x = x.astype(dtype)
+    expected = reference.softmax(x, dtype=np.longdouble)
+    for algorithm in ("row", "online", "split"):
+        y = onepass.softmax(x, algorithm=algorithm, out=nan_filled(x.shape, dtype))
+        assert _engine.last_algorithm() == algorithm
+        assert max_ulp(y, expected) <= TABLE["softmax", dtype][2]
+        assert np.isnan(y[1:3]).all() and (y[0, 40_000:50_000] == 0).all()
+
+
 def measure(op, dtype, sigma, layout="rows"):
     """The largest error, ours and torch's, over all of `TABLE_SHAPES`, along the last dim or, transposed, the first."""
     import torch

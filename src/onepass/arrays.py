@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,8 +79,10 @@ def watch_torch(torch: Any) -> None:
     # A dispatch mode (FakeTensorMode, make_fx) and a trace see operators; a call past the dispatcher would be a
     # constant to them. Autocast changes the dtype of results of 16-bit tensors on GPUs.
     libraries = Path(torch.__file__).parent / "lib"
-    if not _engine.watch_modes(str(libraries / "libc10.so")):
+    before_dispatch = torch._C.DispatchKey.PreDispatch
+    if not _engine.watch_modes(str(libraries / "libc10.so"), before_dispatch.value):
         _engine.watch(torch._C._len_torch_dispatch_stack, False)
+        _engine.watch(partial(torch._C._dispatch_tls_is_dispatch_key_included, before_dispatch), False)
     if not _engine.watch_tracing(str(libraries / "libtorch_cpu.so")):
         _engine.watch(torch._C._is_tracing, False)
     _engine.watch(torch._C._is_any_autocast_enabled, True)

@@ -73,7 +73,7 @@ def _torch_extension() -> str:
     here = _installed("torch") or "-"
     if any(version.split("+")[0].split("-")[0] == here.split("+")[0] for version in versions):
         return f"for torch {', '.join(versions)}"
-    why = f" ({reason})" if (reason := extension.failure()) else ""
+    why = f" ({reason})" if (reason := extension.failure(f"{here.split('+')[0]}*")) else ""
     return f"none for this torch{why}; small calls cost less after onepass build-torch-extension"
 
 

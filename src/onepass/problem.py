@@ -122,6 +122,11 @@ def pick_dim(op: str, dim: Dim, axis: Any) -> Dim:
     return picked
 
 
+def is_int(d: object) -> bool:
+    """Whether d names a dim: Python's ints and NumPy's, but no bool."""
+    return not isinstance(d, bool) and hasattr(d, "__index__")
+
+
 def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, ...]:
     """`dim` as sorted, non-negative axis numbers. A 0-d array takes -1, 0 or None, as in torch.
 
@@ -137,7 +142,7 @@ def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, .
     limit = max(n, 1)
     result = []
     for d in dims:
-        if isinstance(d, bool) or not hasattr(d, "__index__"):
+        if not is_int(d):
             raise TypeError(f"{op}: dim must be an int, a tuple of ints or None, got {d!r} of type {type(d).__name__}")
         d = d.__index__()
         if not -limit <= d < limit:

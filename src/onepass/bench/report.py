@@ -205,7 +205,7 @@ def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
         with replacing(path) as stream:
             write(stream)
     except FileError as error:
-        raise OutputError(f"cannot write {error}") from error
+        raise OutputError(str(error)) from error
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 

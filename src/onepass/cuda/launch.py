@@ -43,7 +43,7 @@ def read_device(ordinal: int) -> Device:
         return _engine.gpu_attribute(ordinal, number)
 
     major = attribute(_MAJOR)
-    name = _engine.gpu_name(ordinal).removeprefix("NVIDIA ")
+    name = _engine.gpu_name(ordinal).removeprefix("NVIDIA ").removeprefix("GeForce ")
     # Two transfers a clock; what a copy gets of it is less.
     sold = 2 * attribute(_MEMORY_CLOCK_KHZ) * attribute(_MEMORY_BITS) / 8e6
     described = _described(name, sold)
@@ -56,7 +56,7 @@ def read_device(ordinal: int) -> Device:
         registers=attribute(_REGISTERS_PER_MULTIPROCESSOR),
         max_threads=attribute(_THREADS_PER_MULTIPROCESSOR),
         l2_bytes=attribute(_L2_BYTES),
-        bandwidth=described.bandwidth if described else round(sold),
+        bandwidth=described.bandwidth if described else round(sold * COPY_SHARE),
         bandwidth_is=described.bandwidth_is if described else "modelled",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS
-from .kernel_plan import Choice, CudaPlan, build, line_packs
+from .kernel_plan import Choice, CudaPlan, Tuning, build, line_packs
 from .plan_claimed import claims_pay, plan_claimed
 from .rounding import ceil_div
 from .team_cut import (
@@ -58,10 +58,10 @@ def plan_split(choice: Choice, algorithm: str, pack: int, alignment: str) -> Cud
         try:
             waiting = _cut_waiting(choice, pack, alignment, packs)
         except ValueError:
-            if choice.algorithm is not None:
+            if choice.algorithm is not None or choice.tuning != Tuning():
                 raise
             # Nobody asked for it: a GPU whose slices are cut finer than its shared memory is large (sm_75) reads twice.
-            choice.why.append("no cut of a row into slices leaves each room to wait")
+            choice.why.append("no slices of a row fit on the chip at once: it is read twice")
             return plan_split(choice, "stream", pack, alignment)
         return build_split(choice, algorithm, "split", pack, alignment, waiting)
     # A slice waits nowhere: a reduction reads it once, `stream` twice, for which 64 registers each are too few.

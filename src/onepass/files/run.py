@@ -109,7 +109,8 @@ def _jobs(held: Source, target: Target, request: Request, names: tuple[str, ...]
         if name not in known:
             raise UsageError(f"{title} holds no array named {name!r}; it holds {_list(known)}")
     single = len(infos) == 1
-    chosen = set(names) or {info.name for info in infos if info.floating or (single and not names)}
+    # What cannot be read may be floating, too.
+    chosen = set(names) or {t.info.name for t in held.tensors if t.info.floating or t.error or single}
     if not chosen:
         raise UsageError(f"{title} holds no floating array ({_list(known)}); pick others with --name")
     tensors = held.tensors

@@ -1,7 +1,8 @@
 """The extension for programs that nobody built it for: one that records many calls has it built beside itself.
 
 Programs have compilers run by Triton and by torch.compile, too; for this one nothing waits. It runs once for each
-version of torch, however many processes want it, at a low priority, and ends with the program that started it.
+version of torch, however many processes want it, at a low priority, and ends with the program that started it, unless
+that is killed.
 ONEPASS_BUILD_EXTENSION=0 leaves it to `onepass build-torch-extension`.
 """
 
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +29,7 @@ MANY = 1000
 
 def is_wanted() -> bool:
     """Whether it is to be built without anybody asking for it: nobody forbids it, and it has not failed here before."""
-    return os.environ.get("ONEPASS_BUILD_EXTENSION") != "0" and extension.failure() is None
+    return os.environ.get("ONEPASS_BUILD_EXTENSION") != "0" and extension.failure_here() is None
 
 
 def counted(functions: tuple[Callable[..., Any], ...], then: Callable[[], None]) -> tuple[Callable[..., Any], ...]:
@@ -45,54 +47,64 @@ def counted(functions: tuple[Callable[..., Any], ...], then: Callable[[], None])
     return tuple(counting(function) for function in functions)
 
 
-def build(use: Callable[[ModuleType | None], None]) -> None:
+def build(use: Callable[[ModuleType], None]) -> None:
     """Have it built, by this process or another, and then used; nothing happens where that is not possible."""
     with contextlib.suppress(RuntimeError):  # no more threads may be started
         _Build(use).start()
 
 
 class _Build(threading.Thread):
-    def __init__(self, use: Callable[[ModuleType | None], None]) -> None:
+    def __init__(self, use: Callable[[ModuleType], None]) -> None:
         super().__init__(name="onepass-extension", daemon=True)
         self._use = use
+        self._lock = threading.Lock()  # of what follows
         self._compiler: subprocess.Popen[str] | None = None
         self._ending = False
-        atexit.register(self._end, os.getpid())
+        self._end_of_this = partial(self._end, os.getpid())
+        atexit.register(self._end_of_this)
 
     def run(self) -> None:
-        with contextlib.suppress(OSError, extension.BuildError, _Ended):  # nobody waits for it
+        with contextlib.suppress(OSError, Warning, extension.BuildError, _Ended):  # nobody waits for it
             extension.build_once(self._run_compiler)
-            self._use(extension.load())
+            if (built := extension.load()) is not None:
+                self._use(built)
+        atexit.unregister(self._end_of_this)
 
     def _run_compiler(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        # In a session of its own, it can be ended with all the processes that it starts.
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as compiler:
-            self._compiler = compiler
+        with self._lock:
+            if self._ending:
+                raise _Ended
+            # In a session of its own, it can be ended with all the processes that it starts.
+            self._compiler = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        with self._compiler as compiler:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, compiler.pid, os.getpriority(os.PRIO_PROCESS, 0) + 10)
             _, said = compiler.communicate()
-        if self._ending:
+        if compiler.returncode < 0:  # somebody has ended it, which says nothing about another time
             raise _Ended
         return subprocess.CompletedProcess(command, compiler.returncode, "", said)
 
     def _end(self, process: int) -> None:
         """Leave no compiler behind, and nothing half-written, when the program ends."""
-        compiler = self._compiler
-        if os.getpid() != process or compiler is None or compiler.returncode is not None:  # a fork has no thread
+        if os.getpid() != process:  # a fork has no thread
             return
-        self._ending = True
-        with contextlib.suppress(OSError):
-            os.killpg(compiler.pid, signal.SIGTERM)
-        self.join(timeout=2)
+        with self._lock:
+            self._ending = True
+            compiler = self._compiler
+        if compiler is not None and compiler.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(compiler.pid, signal.SIGTERM)
+        # Without one it may have a file to remove that it has just made; or it waits for another process, for long.
+        self.join(timeout=2 if compiler is not None else 0.2)
 
 
 class _Ended(Exception):
-    """The program ends before its compiler does."""
+    """The compiler was ended, as it is when the program ends."""

@@ -19,10 +19,11 @@ import subprocess
 import sysconfig
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import IO, Any
 
 from ..cache_folder import TEMPORARY, default_folder, only_mine
 
@@ -30,6 +31,7 @@ _SOURCE = Path(__file__).with_name("extension.cpp")
 _MODULE = "onepass_torch_extension"
 _PREFIX = "torch-extension-"
 _FAILURE = "failure"  # the end of the name of a file that says why there is none
+_TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # compilers speak any language
 RunCompiler = Callable[[list[str]], subprocess.CompletedProcess[str]]
 
 
@@ -42,12 +44,21 @@ def built() -> list[str]:
     return sorted(path.name.removeprefix(_PREFIX).partition(_key())[0] for path in _files("*"))
 
 
-def failure() -> str | None:
-    """Why it could not be built for those who had not asked for it; None: it could, or nobody has tried."""
+def failure(version: str) -> str | None:
+    """Why it could not be built for this version of torch ("2.13.0*": for a build of it) when nobody had asked for it.
+    None: it could, or nobody has tried."""
     with contextlib.suppress(OSError):  # onepass came without its source, or somebody else tries again
-        for path in _files("*", _FAILURE):
-            return path.read_text() or None
+        for path in _files(version, _FAILURE):
+            if reason := path.read_text(**_TEXT):
+                return reason
     return None
+
+
+def failure_here() -> str | None:
+    """The same for the torch of this process."""
+    import torch
+
+    return failure(_version(torch))
 
 
 def load() -> ModuleType | None:
@@ -115,8 +126,7 @@ def build_once(run: RunCompiler = _run) -> None:
 
     version = _version(torch)
     kept = _own_folder() / f"{_PREFIX}{version}{_key()}{_FAILURE}"
-    with open(os.open(kept, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with _locked(kept) as file:
         try:
             if not _files(version) and not file.read():
                 build(run)
@@ -126,7 +136,22 @@ def build_once(run: RunCompiler = _run) -> None:
         finally:
             if not file.tell():
                 kept.unlink(missing_ok=True)
-            fcntl.flock(file, fcntl.LOCK_UN)  # or a process that was forked meanwhile would hold it, too
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[IO[str]]:
+    """The file of that name, which is made if need be, once no other process has it locked."""
+    while True:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", **_TEXT) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                    yield file
+                    return
+            except FileNotFoundError:
+                pass  # whoever had it has removed it
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # or a process that was forked meanwhile would hold it, too
 
 
 def clear() -> int:

@@ -17,7 +17,7 @@ from .._engine import call_data
 from ..arrays import DTYPES, make_tensors_by, resolve_dtype
 from ..call import NUMBERS, OPS, check_not_empty, run_planned
 from ..call_gradients import run_planned as gradients_on_memory
-from ..problem import normalize_dims
+from ..problem import is_int, normalize_dims
 from . import beside, data, extension, gradients, operators
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -44,7 +44,7 @@ def _unrecorded(number: int, x: Tensor, dim: Any, keepdim: bool, dtype: Any, out
 def _kept_dim(dim: Any) -> Any:
     """dim as ints that stay what they are until the backward pass; what is none, as it is, for those who refuse it."""
     given = dim if isinstance(dim, (tuple, list)) else (dim,)
-    if any(isinstance(d, bool) or not hasattr(d, "__index__") for d in given):
+    if not all(map(is_int, given)):
         return dim
     return tuple(map(index, dim)) if given is dim else index(dim)
 

@@ -333,10 +333,12 @@ inline double log_of_anchor(C shift, C magic) {
     return static_cast<double>(shift) + steps / Table::kSteps * kLn2;
 }
 
-// Whether that is the log of a power of two, no maximum having been subtracted, and of which.
+// Whether that is the log of a power of two, no maximum having been subtracted, and of which. Maxima that are
+// subtracted are beyond the limit, where no octave is: the last of float64 is 5909 ln2 = 4095.8, and of float32's,
+// which go on to 739 ln2 = 512.2, none beyond 512 is a float32.
 inline bool is_octave(double log, double& octave) {
     octave = __builtin_rint(log * kLog2E);
-    return octave * kLn2 == log && __builtin_fabs(log) <= kShiftLimit<double> + 1;
+    return octave * kLn2 == log && __builtin_fabs(log) <= kShiftLimit<double>;
 }
 
 // log(d / 2^kBias) for d from 2^-512 on, lane by lane: exponent * ln2 + 2s + cubic, NaN for NaN. Relative accuracy also

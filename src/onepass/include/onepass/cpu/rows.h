@@ -130,7 +130,7 @@ class Rows {
                 // of 1000 float32 that lie now here, now there take 1.3 times what others do, otherwise 1.9 (Zen 5).
                 const C top = max_of(x, n);
                 trusted = expected.serves(top);
-                const bool has_exponent = expect(top, least_expected(), expected);
+                const bool has_exponent = expect(top, expected);
                 if (!has_exponent) write_ready<true>(before, carry).finish();
                 if (!has_exponent || !pipelined_softmax(x, next, expected, e, sum, before, carry))
                     sum = exponentials_at(x, top, e);
@@ -169,12 +169,13 @@ class Rows {
         return expected.served(top, sum);
     }
 
-    // The same of any row, whose maximum is known, and nothing beside.
+    // The same of any row, whose maximum is known, and nothing beside. Chunks of a row far from 0 may each have a
+    // maximum of their own to subtract: it is added up by their states, as online and split do.
     ONEPASS_APART double exponentials_at(const T* x, C top, C* keep) const {
         const bool by_states = chunks() > 1 && !is_infinite(top);
         Partial total = empty_partial(Op::softmax);
         for (std::int64_t c = 0; by_states && c < chunks(); ++c)
-            merge(Op::softmax, total, state_of(x + c * job_.chunk, chunk_size(c), x));
+            merge(Op::softmax, total, state_of<T>(x + c * job_.chunk, chunk_size(c), nullptr));
         const auto at = by_states ? anchor_of<C>(total.m) : anchor_at(Vec<C>(top), false);
         const double sum = with_anchor(at, [&](const auto& anchor) {
             Vec<C> ignored = -kInfinity<C>;
@@ -184,10 +185,6 @@ class Rows {
         });
         return by_states ? total.d / kUnbias<C> : sum;
     }
-
-    // No exponent is expected for rows of chunks that may have to subtract their maxima, each its own, though the row
-    // has not: it is added up by their states instead.
-    C least_expected() const { return chunks() > 1 ? -kShiftLimit<C> / 2 : -kLargest<C>; }
 
     // The sum of what chunks of a row add up to, as online and split add it up: the same bits, whichever serves a row,
     // if all chunks are relative to powers of two.

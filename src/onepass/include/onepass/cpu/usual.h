@@ -62,12 +62,15 @@ struct Expected {
     }
 };
 
-// That of a row with this maximum. False if there is none: it is infinite, below `least`, or so far away that it has to
-// be subtracted.
+// That of a row with this maximum. False if there is none: it is infinite, or near the limit from which on maxima are
+// subtracted. Rows that are served are within kMostX of it, so none of them has to subtract its own; nor has one of
+// their chunks, if they were computed by chunks, but those of less than e^-kMostX of a sum, which is nothing in a
+// float64.
 template <class C>
-inline bool expect(C max, C least, Expected<C>& expected) {
+inline bool expect(C max, Expected<C>& expected) {
+    constexpr C kFarthest = kShiftLimit<C> - 2 * Usual<C>::kMostX;
+    if (!(max >= -kFarthest && max <= kFarthest)) return false;
     const auto anchor = anchor_at(Vec<C>(max), false);
-    if (anchor.shift.v[0] != 0 || max < least) return false;
     const double exponent = log_of_anchor<C>(anchor.shift.v[0], anchor.magic.v[0]);
     expected = {{anchor.shift, anchor.floor, anchor.magic}, static_cast<C>(exponent - Usual<C>::kExponent * kLn2)};
     return true;
