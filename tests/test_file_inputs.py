@@ -87,14 +87,40 @@ def test_damage_in_the_middle_of_a_stored_member_is_found(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["in.npz"]
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_members_are_closed_when_they_are_done(tmp_path, monkeypatch, damaged):
+    """All but the first while the others wait; also where one is damaged."""
+    np.savez(tmp_path / "in.npz", **{name: np.ones((10, 1000)) for name in "abc"})
+    if damaged:
+        raw = bytearray((tmp_path / "in.npz").read_bytes())
+        raw[60_000] ^= 0xFF
+        (tmp_path / "in.npz").write_bytes(raw)
+    opened, most = [], 0
+    open_member = zipfile.ZipFile.open
+
+    def watched(self, *args, **keywords):
+        nonlocal most
+        opened.append(open_member(self, *args, **keywords))
+        most = max(most, sum(not member.closed for member in opened if isinstance(member, zipfile.ZipExtFile)))
+        return opened[-1]
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", watched)
+    try:
+        run_file(str(tmp_path / "in.npz"), str(tmp_path / "out.safetensors"), Request("softmax"))
+    except FileError:
+        assert damaged
+    assert most == 1 and len(opened) >= 3
+    assert all(member.closed for member in opened)
+
+
 def test_no_array_is_sought_before_it_is_read(tmp_path, monkeypatch):
     np.savez(tmp_path / "in.npz", a=np.arange(3000.0))
     seeks = []
     seek = zipfile.ZipExtFile.seek
     monkeypatch.setattr(zipfile.ZipExtFile, "seek", lambda self, *args: seeks.append(args) or seek(self, *args))
-    with read_npz(tmp_path / "in.npz") as source:
+    with read_npz(tmp_path / "in.npz") as source, source.tensors[0].open() as reader:
         found = np.full(3000, np.nan)
-        source.tensors[0].open().read(0, found.view(np.uint8))
+        reader.read(0, found.view(np.uint8))
     assert seeks == []
     assert np.array_equal(found, np.arange(3000.0))
 

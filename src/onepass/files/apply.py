@@ -22,16 +22,16 @@ Advance = Callable[[int], None]
 
 def run_job(job: Job, writer: Writer, advance: Advance) -> None:
     """Do the work; `advance(n)` hears of every n bytes read."""
-    reader = job.tensor.open()
     memory = MemoryWriter(job.result.nbytes) if job.transpose else None
-    if isinstance(job, ComputeJob):
-        _compute(job, reader, memory or writer, advance)
-    else:
-        for piece in cuts(job.result.nbytes, PIECE):
-            data = np.empty(piece.stop - piece.start, np.uint8)
-            reader.read(piece.start, data)
-            (memory or writer).write(piece.start, data)
-            advance(len(data))
+    with job.tensor.open() as reader:
+        if isinstance(job, ComputeJob):
+            _compute(job, reader, memory or writer, advance)
+        else:
+            for piece in cuts(job.result.nbytes, PIECE):
+                data = np.empty(piece.stop - piece.start, np.uint8)
+                reader.read(piece.start, data)
+                (memory or writer).write(piece.start, data)
+                advance(len(data))
     if memory is not None and job.result.dtype is not None:
         mirrored = memory.data.view(job.result.dtype).reshape(job.result.shape[::-1])
         writer.write(0, as_bytes(np.ascontiguousarray(mirrored.T)))

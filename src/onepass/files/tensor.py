@@ -68,11 +68,19 @@ def check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
 
 
 class Reader:
-    """Reads byte ranges of one array out of an open file."""
+    """Reads byte ranges of one array out of an open file. As a context it closes what was opened for it alone."""
 
     def __init__(self, stream: BinaryIO, start: int, title: str, access: Access) -> None:
         self._stream, self._start, self._title = stream, start, title
+        self._own = access == Access.REWIND  # a member; other files are also other arrays'
         self._position = -1 if access == Access.RANDOM else 0  # -1: seek first, the stream may stand anywhere
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._own:
+            self._stream.close()
 
     def read(self, offset: int, into: Bytes) -> None:
         # A read into our own buffer, not a memory map: a map counts as resident until the kernel takes it back, and a
