@@ -196,6 +196,16 @@ def test_failures_are_those_of_one_torch_and_in_any_language(compiler, tmp_path)
     assert "error: \ufffd \u201e" in extension.failure_here()
 
 
+def test_a_folder_that_goes_away_is_no_failure(compiler, tmp_path, monkeypatch):
+    def removed(run):
+        raise FileNotFoundError("the folder")
+
+    monkeypatch.setattr(extension, "build", removed)
+    with pytest.raises(FileNotFoundError, match="the folder"):
+        extension.build_once()
+    assert files(tmp_path / "cache") == []
+
+
 def test_a_user_without_a_home_keeps_what_there_was(compiler, monkeypatch):
     monkeypatch.setattr(extension, "default_folder", lambda: None)
     used = []

@@ -88,7 +88,7 @@ class _Build(threading.Thread):
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, compiler.pid, os.getpriority(os.PRIO_PROCESS, 0) + 10)
             _, said = compiler.communicate()
-        if compiler.returncode < 0:  # somebody has ended it, which says nothing about another time
+        if self._ending or compiler.returncode < 0:  # somebody has ended it, which says nothing about another time
             raise _Ended
         return subprocess.CompletedProcess(command, compiler.returncode, "", said)
 

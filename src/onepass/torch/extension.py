@@ -145,13 +145,18 @@ def _locked(path: Path) -> Iterator[IO[str]]:
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", **_TEXT) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
-                if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                if _is_at(path, file):  # else whoever had it has removed it
                     yield file
                     return
-            except FileNotFoundError:
-                pass  # whoever had it has removed it
             finally:
                 fcntl.flock(file, fcntl.LOCK_UN)  # or a process that was forked meanwhile would hold it, too
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def clear() -> int:
