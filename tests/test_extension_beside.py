@@ -196,6 +196,13 @@ def test_failures_are_those_of_one_torch_and_in_any_language(compiler, tmp_path)
     assert "error: \ufffd \u201e" in extension.failure_here()
 
 
+def test_a_program_that_may_start_no_thread_goes_on_and_ends(compiler, tmp_path):
+    no_threads = "import threading\ndef start(self): raise RuntimeError('no more')\nthreading.Thread.start = start\n"
+    program = f"{no_threads}for _ in range({beside.MANY} + 10): kind()\nprint(kind())"
+    assert outcome(start(program)) == "SoftmaxBackward"
+    assert compiler.lines == files(tmp_path / "cache") == []
+
+
 def test_a_folder_that_goes_away_is_no_failure(compiler, tmp_path, monkeypatch):
     def removed(run):
         raise FileNotFoundError("the folder")

@@ -21,6 +21,7 @@ import onepass
 from onepass import _engine
 from onepass.arrays import DTYPES
 from onepass.cli import app
+from onepass.cuda import compile
 from onepass.torch import extension
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*")  # torch loads its rules for tangents with it
@@ -76,7 +77,15 @@ def test_doctor_says_whether_it_is_there(filled):
     assert "small calls cost less after onepass build-torch-extension" in doctor()
 
 
-def test_clearing_the_cache_removes_it(filled):
+@pytest.fixture
+def kernels_there():
+    """The cache of kernels in that folder too, whoever had one before in this process."""
+    compile.cache.cache_clear()
+    yield
+    compile.cache.cache_clear()
+
+
+def test_clearing_the_cache_removes_it(filled, kernels_there):
     filled.with_name(f"{filled.stem}-failure").touch()
     (filled.parent / "not-ours").touch()
     clear = CliRunner().invoke(app, ["cache", "clear"])

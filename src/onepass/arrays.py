@@ -26,6 +26,7 @@ _NUMPY_DTYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.float16): "float16",
 }
 _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
+_engine.register_memory_map(np.memmap)
 _known_dtype_objects: set[int] = set()
 _watched_torch: Any = None
 _MOST_OVERLAP_WORK: Any = 1_000_000  # candidates numpy.shares_memory may try; beyond, an overlap is assumed
@@ -144,10 +145,6 @@ def _from_numpy(op: str, name: str, x: Any, original: Any, wrap: Callable[[Any],
             f"{op}: {name} is a masked array of shape {x.shape}; what a mask means is yours to say: "
             f"pass {name}.filled(-numpy.inf) to leave masked elements out, or {name}.data to ignore the mask"
         )
-    if type(x) is np.memmap and original is x:
-        _engine.register_memory_map(np.memmap)
-        if _engine.describe(x) is not None:
-            return _describe(op, name, x, x, wrap)
     array = np.asarray(x)
     if array.dtype.kind in "biu":
         array = array.astype(np.float64)  # as in SciPy
@@ -331,7 +328,6 @@ def check_out(
         _engine.register_exchange_type(type(out))
     elif isinstance(out, np.ndarray) and isinstance(source.array, np.ndarray):
         is_bfloat16(out.dtype)
-        _engine.register_memory_map(np.memmap)
     elif source.device is None or type(out) is not type(source.array):
         kind = type(source.array) if torch is None or not isinstance(source.array, torch.Tensor) else torch.Tensor
         raise TypeError(

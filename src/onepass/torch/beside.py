@@ -16,7 +16,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -50,7 +49,9 @@ def counted(functions: tuple[Callable[..., Any], ...], then: Callable[[], None])
 def build(use: Callable[[ModuleType], None]) -> None:
     """Have it built, by this process or another, and then used; nothing happens where that is not possible."""
     with contextlib.suppress(RuntimeError):  # no more threads may be started
-        _Build(use).start()
+        thread = _Build(use)
+        thread.start()
+        atexit.register(thread.end, os.getpid())
 
 
 class _Build(threading.Thread):
@@ -60,15 +61,12 @@ class _Build(threading.Thread):
         self._lock = threading.Lock()  # of what follows
         self._compiler: subprocess.Popen[str] | None = None
         self._ending = False
-        self._end_of_this = partial(self._end, os.getpid())
-        atexit.register(self._end_of_this)
 
     def run(self) -> None:
         with contextlib.suppress(OSError, Warning, extension.BuildError, _Ended):  # nobody waits for it
             extension.build_once(self._run_compiler)
             if (built := extension.load()) is not None:
                 self._use(built)
-        atexit.unregister(self._end_of_this)
 
     def _run_compiler(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         with self._lock:
@@ -92,7 +90,7 @@ class _Build(threading.Thread):
             raise _Ended
         return subprocess.CompletedProcess(command, compiler.returncode, "", said)
 
-    def _end(self, process: int) -> None:
+    def end(self, process: int) -> None:
         """Leave no compiler behind, and nothing half-written, when the program ends."""
         if os.getpid() != process:  # a fork has no thread
             return
