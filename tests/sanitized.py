@@ -23,7 +23,8 @@ from helpers import DTYPES, ELEMENTWISE, FLOORS, LIMITS, REDUCTIONS, SOFTMAX_FAM
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, call, call_gradients, plan, reference
+from onepass import _engine, call, call_gradients, reference
+from onepass.cpu import cpu_plan
 from onepass.machine import this_machine
 
 OPS = (*SOFTMAX_FAMILY, *REDUCTIONS)
@@ -127,7 +128,7 @@ def expected_of(op, shape, dtype, dim, alike=False):
 
 # ---- memory ----
 
-PARALLEL_ELEMENTS, NONTEMPORAL_BYTES = plan._PARALLEL_ELEMENTS, plan._NONTEMPORAL_BYTES
+PARALLEL_ELEMENTS, NONTEMPORAL_BYTES = cpu_plan.PARALLEL_ELEMENTS, cpu_plan.NONTEMPORAL_BYTES
 chance = random.Random(0)
 ran = Counter()
 
@@ -145,8 +146,8 @@ def plan_for(isa, small, past_cache):
     _engine.choose_isa(isa)
     _engine.set_num_threads(3 if small else 2)
     call.this_machine = call_gradients.this_machine = lambda: machine(isa, small)
-    plan._PARALLEL_ELEMENTS = 1 if small else PARALLEL_ELEMENTS
-    plan._NONTEMPORAL_BYTES = 1 if past_cache else NONTEMPORAL_BYTES
+    cpu_plan.PARALLEL_ELEMENTS = 1 if small else PARALLEL_ELEMENTS
+    cpu_plan.NONTEMPORAL_BYTES = 1 if past_cache else NONTEMPORAL_BYTES
 
 
 def any_machine():
@@ -329,7 +330,7 @@ WAVES, THREADS, ROUNDS = 4, 4, 40
 
 def threads():
     """Python threads that call at once; results are checked, and die, in threads other than those that made them."""
-    plan._PARALLEL_ELEMENTS = 1 << 10  # small enough for a sanitizer, large enough to be shared
+    cpu_plan.PARALLEL_ELEMENTS = 1 << 10  # small enough for a sanitizer, large enough to be shared
     expected = []
     for op, shape, dtype, dim in WORK:
         y = getattr(onepass, op)(values_of(shape, dtype), dim)

@@ -24,10 +24,10 @@ from helpers import (
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, call, plan, reference, report
+from onepass import _engine, call, reference, report
+from onepass.cpu import cpu_plan, plan, thresholds
 from onepass.cuda import plan as cuda_plan
 from onepass.machine import this_machine
-from onepass.plan import _ROWS_PER_THREAD
 
 LANES = _engine.vector_bytes() // 4
 
@@ -194,7 +194,7 @@ def test_a_row_does_not_depend_on_those_beside_it(op, dtype, algorithm, threads,
     """Its maximum is found beside the sum of the row or chunk before, its results are written a row or two later."""
     threads(1)
     longest = 8192 // np.dtype(DTYPES[dtype]).itemsize  # of log_softmax's rows that are written two later
-    for length in (300, 1023, longest, longest + 1, plan._CHUNK, plan._CHUNK + 1, 2 * plan._CHUNK + 300):
+    for length in (300, 1023, longest, longest + 1, thresholds.CHUNK, thresholds.CHUNK + 1, 2 * thresholds.CHUNK + 300):
         x = random_array((7, length), dtype, seed=length)
         x[1] = -np.inf
         x[2, length // 2] = np.inf
@@ -203,12 +203,12 @@ def test_a_row_does_not_depend_on_those_beside_it(op, dtype, algorithm, threads,
         x[5, ::2] = np.nan
         x[5, 1] = np.inf
         with monkeypatch.context() as within:
-            within.setattr(plan, "_NONTEMPORAL_BYTES", 1 << 40)
+            within.setattr(cpu_plan, "NONTEMPORAL_BYTES", 1 << 40)
             alone = np.stack([call.plan_and_run(op, row, -1, False, None, None, algorithm) for row in x])
         expected = getattr(reference, op)(x[4], -1, dtype=np.longdouble)
         assert max_ulp(alone[4], expected, floor=FLOORS[op]) <= LIMITS[op, dtype], length
         for rows, past in itertools.product(range(1, 8), (1 << 40, 0)):
-            monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+            monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", past)
             given = x[:rows].copy()
             for out in (nan_filled(alone[:rows].shape, x.dtype), *([] if op == "logsumexp" else [given])):
                 call.plan_and_run(op, given, -1, False, None, out, algorithm)
@@ -222,7 +222,7 @@ def test_rows_unlike_the_one_before(dtype, threads):
     """Softmax takes a row to have its maximum about where the last one had it. Where it has not, nothing shows."""
     threads(1)
     places = (0, 40, 100, 95, 130, -80, -85, 0, -20, 600, 590, 0, -700, 3, 60_000, 1)
-    for length in (700, plan._CHUNK + 1):
+    for length in (700, thresholds.CHUNK + 1):
         x = (random_array((len(places), length), "float64", seed=length) + np.array(places)[:, None]).astype(
             DTYPES[dtype]
         )
@@ -418,7 +418,7 @@ def columns_wherever_they_go(op, dtype, x, expected, algorithms, monkeypatch):
     """The results, checked: within the cache, past it in whole lines, and where they are no whole lines."""
     results = []
     for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
-        monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+        monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", past)
         out, beside = nan_filled_past_a_line(expected.shape, x.dtype, first)
         call.plan_and_run(op, x, 1, False, None, out, None)
         assert _engine.last_algorithm() in algorithms
@@ -511,7 +511,7 @@ def test_interleaved_rows_of_any_number(op, dtype):
 def test_rows_of_results_that_share_lines_are_written_as_one(op, dtype, monkeypatch):
     """Tiles of all columns, up to 32 vectors of them, and beyond that of some."""
     lanes = LANES // 2 if dtype == "float64" else LANES
-    tiles = _ROWS_PER_THREAD * this_machine().cores
+    tiles = thresholds.ROWS_PER_THREAD * this_machine().cores
     for width in (16 * lanes - 1, 17 * lanes + 3, 24 * lanes + 1, 32 * lanes - 1, 32 * lanes + 1):
         x = random_array((tiles, 21, width), dtype, seed=width)
         x[1] *= 30  # products that are subnormal
@@ -519,7 +519,7 @@ def test_rows_of_results_that_share_lines_are_written_as_one(op, dtype, monkeypa
         expected = getattr(reference, op)(x, 1)
         columns_wherever_they_go(op, dtype, x, expected, ("strided",), monkeypatch)
         chosen = onepass.explain(op, x, dim=1).plan  # the last way: past the cache
-        joined = x.itemsize >= 4 and width * x.itemsize >= plan._JOINED_ROW_BYTES and width < 32 * lanes
+        joined = x.itemsize >= 4 and width * x.itemsize >= thresholds.JOINED_ROW_BYTES and width < 32 * lanes
         assert (chosen.tile == width and chosen.nontemporal) == joined, (width, chosen)
 
 

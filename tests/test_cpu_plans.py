@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from onepass import call, call_gradients
+from onepass.cpu.plan import make_plan
 from onepass.machine import Machine
-from onepass.plan import make_plan
 
 SHORT_VECTORS = Machine("two cores of a Zen 3", "v3", 32, 32 << 10, 512 << 10, 32 << 20, 16 << 30, 2)
 LONG_VECTORS = Machine("two cores of a Zen 4", "v4", 64, 32 << 10, 1 << 20, 32 << 20, 16 << 30, 2)

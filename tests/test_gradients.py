@@ -21,7 +21,8 @@ from helpers import (
 from test_algorithms import CASES, LANES, longest_in_registers
 
 import onepass
-from onepass import _engine, call_gradients, plan
+from onepass import _engine, call_gradients
+from onepass.cpu import cpu_plan, plan, thresholds
 from onepass.machine import this_machine
 
 
@@ -176,7 +177,7 @@ def test_a_broadcast_gradient_is_read_in_place(op, shape, dim, kind):
 )
 @pytest.mark.parametrize("op", GRADIENTS)
 def test_in_place_of_an_input(op, shape, dim, monkeypatch):
-    monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", 1 << 20)  # the large ones go past the cache
+    monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", 1 << 20)  # the large ones go past the cache
     for i in (1,) if op == "logsumexp_backward" else (0, 1):
         given = inputs_of(op, shape, "float32", dim)
         expected = call(op, given, dim).copy()
@@ -209,7 +210,7 @@ def check_wherever(op, given, dim, expected, ways, algorithm, may_run, monkeypat
     dy, y = given
     results = []
     for past, first in ways:
-        monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+        monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", past)
         out, surroundings = nan_filled_past_a_line(y.shape, y.dtype, first)
         call_gradients.run_planned(op, (y, dy), dim, False, None, out, algorithm)
         assert _engine.last_algorithm() in may_run
@@ -237,7 +238,7 @@ def test_short_rows(op, dtype, monkeypatch):
 def test_short_rows_of_two_threads(op, dtype, monkeypatch, threads):
     """Of 16 bits, log_softmax's go past the cache only then, which one thread is too busy for."""
     threads(2)
-    monkeypatch.setattr(plan, "_PARALLEL_ELEMENTS", 1)
+    monkeypatch.setattr(cpu_plan, "PARALLEL_ELEMENTS", 1)
     lanes = _engine.vector_bytes() // 4
     for length in (9 * lanes, 9 * lanes + 1, 32 * lanes - 1):
         given = inputs_of(op, (71, length), dtype, -1)
@@ -309,7 +310,7 @@ def test_rows_of_results_that_share_lines(op, dtype, monkeypatch):
     lanes = LANES // 2 if dtype == "float64" else LANES
     two_cores = dataclasses.replace(this_machine(), cores=2)  # whatever it has: the same numbers everywhere
     monkeypatch.setattr(call_gradients, "this_machine", lambda: two_cores)
-    tiles = plan._ROWS_PER_THREAD * two_cores.cores
+    tiles = thresholds.ROWS_PER_THREAD * two_cores.cores
     for width in (lanes + 1, 5 * lanes + 3, 16 * lanes - 1, 24 * lanes + 1, 32 * lanes + 1):
         given = inputs_of(op, (tiles + 1, 21, width), dtype, 1)
         columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
@@ -365,7 +366,7 @@ def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
 @pytest.mark.parametrize("op", PAIRS)
 def test_how_columns_are_summed(op, shape, nontemporal, of_softmax, of_log_softmax, monkeypatch):
     """A few vectors of them at a time by vectors of so many bytes and longer ones; None: in tiles by all."""
-    monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", nontemporal)
+    monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", nontemporal)
     shortest = of_softmax if op == "softmax_backward" else of_log_softmax
     dy, y = inputs_of(op, shape, "float32", 1)
     call_gradients.run_planned(op, (y, dy), 1, False, None, None, None)

@@ -20,7 +20,8 @@ from test_algorithms import longest_in_registers
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, call, plan, reference, report
+from onepass import _engine, call, reference, report
+from onepass.cpu import cpu_plan, plan_rows
 from onepass.machine import this_machine
 
 
@@ -36,7 +37,7 @@ def test_short_rows_have_the_same_bits_wherever_they_go(op, dtype, monkeypatch):
         x = random_array((5 * lanes + 3, length), dtype, seed=length)  # several batches, and part of one
         results = []
         for past, first in ((1 << 40, 3), (0, 0), (0, 1), (0, 64 // x.itemsize - 1)):
-            monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+            monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", past)
             out, beside = nan_filled_past_a_line(x.shape, x.dtype, first)
             call.plan_and_run(op, x, 1, False, None, out, "registers")
             assert _engine.last_algorithm() == "registers"
@@ -51,7 +52,7 @@ def test_short_rows_have_the_same_bits_wherever_they_go(op, dtype, monkeypatch):
 @pytest.mark.parametrize("op", ELEMENTWISE)
 def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
     """Rows that end inside a cache line, and start anywhere in one: what is left of it belongs to the next row."""
-    monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", 0)
+    monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", 0)
     for width in (65, 129, 263, 1025):
         x = random_array((7, width), dtype)
         for first in range(0, 64, 5):
@@ -69,7 +70,7 @@ def test_plain_reductions_of_short_rows(algorithm, op, dtype, monkeypatch):
     lanes = _engine.vector_bytes() // (8 if dtype == "float64" else 4)
     batches = algorithm == "registers"
     most = 2 if op in ("sum", "mean") else 8  # vectors
-    monkeypatch.setattr(plan, "_register_row", lambda *_: most * lanes if batches else 0)
+    monkeypatch.setattr(plan_rows, "_register_row", lambda *_: most * lanes if batches else 0)
     for vectors, rest in itertools.product(range(1, most + 1) if batches else (*range(1, 10), 16, 64), (-1, 0, 1)):
         length = vectors * lanes + rest
         if batches and (length <= 16 or length > most * lanes):  # transposed or folded; longer than any

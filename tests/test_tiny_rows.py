@@ -11,7 +11,8 @@ from helpers import DTYPES, FLOORS, LIMITS, SOFTMAX_FAMILY, nan_filled_past_a_li
 from ulp import max_ulp
 
 import onepass
-from onepass import _engine, call, call_gradients, plan, reference
+from onepass import _engine, call, call_gradients, reference
+from onepass.cpu import cpu_plan
 
 REDUCTIONS = ("sum", "mean", "amax", "amin")
 LANES = _engine.vector_bytes() // 4
@@ -59,7 +60,7 @@ def wherever_they_go(run, shape, dtype, monkeypatch):
     """The results within the cache, past it from the beginning of a line on, and from within one: the same bits."""
     results = []
     for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
-        monkeypatch.setattr(plan, "_NONTEMPORAL_BYTES", past)
+        monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", past)
         out, beside = nan_filled_past_a_line(shape, dtype, first)
         run(out)
         assert _engine.last_algorithm() in ("registers", "packed", "row")

@@ -7,8 +7,8 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from . import _engine, arrays
+from .cpu.plan import ALGORITHMS, CpuPlan, make_plan
 from .machine import this_machine
-from .plan import ALGORITHMS, CpuPlan, make_plan
 from .problem import (
     ELEMENTWISE,
     GRADIENTS,

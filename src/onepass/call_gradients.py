@@ -7,8 +7,8 @@ from typing import Any
 from . import _engine, arrays
 from .arrays import Input
 from .call import NUMBERS, bind, forget_if_changed, nothing
+from .cpu.plan import make_plan
 from .machine import this_machine
-from .plan import make_plan
 from .problem import Operand, Problem, make_problem, normalize_dims, reduced_shape, spread_strides
 
 # The arguments of each operation, the first the one that the result is like. dy and lse of logsumexp_backward have one

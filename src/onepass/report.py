@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from . import _engine
 from .arrays import as_input, is_tensor
 from .call import problem_of
+from .cpu.plan import CpuPlan, make_plan
 from .machine import Machine, this_machine
-from .plan import CpuPlan, make_plan
 from .problem import Problem
 
 if TYPE_CHECKING:

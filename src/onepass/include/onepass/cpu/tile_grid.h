@@ -7,7 +7,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-// Columns of the widest tile: what plan.py's _MOST_TILE_VECTORS has.
+// Columns of the widest tile: MOST_TILE_VECTORS of src/onepass/cpu/thresholds.py.
 template <class C>
 constexpr int kWidestTile = 32 * kLanes<C>;
 

@@ -1,0 +1,1 @@
+"""Which CPU algorithm serves a problem. Pure Python: the kernels are in include/onepass/cpu."""

@@ -1,0 +1,33 @@
+"""Plan: which CPU algorithm serves a problem, how it is cut up, and why. Pure Python: a Problem and a Machine in, a
+frozen, comparable, printable value out. The kernels do what the plan says; within `registers`, `strided` and `packed`
+they alone choose how tiny rows are held (transposed.h)."""
+
+from __future__ import annotations
+
+from ..machine import Machine
+from ..problem import Problem
+from .cpu_plan import CpuPlan, Reasons, is_small, refuse
+from .plan_rows import plan_rows
+from .plan_tiles import can_pack, inner_axis, plan_tiles
+
+ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
+
+
+def make_plan(problem: Problem, machine: Machine, threads: int, algorithm: str | None = None) -> CpuPlan:
+    """The plan for a problem; `algorithm` forces one, or is refused with the reason it cannot serve."""
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        raise ValueError(f"{problem.op}: unknown algorithm {algorithm!r}; choose from {', '.join(ALGORITHMS)}")
+    why = Reasons()
+    inner = inner_axis(problem)
+    if algorithm in ("strided", "packed"):
+        if inner is None:
+            raise refuse(problem, algorithm, "no kept axis is faster in memory than the reduced one")
+        if algorithm == "packed" and not can_pack(problem, problem.outer[inner]):
+            raise refuse(problem, algorithm, "the inner axis must have 2..16 contiguous elements")
+    tiles = inner is not None and algorithm in (None, "strided", "packed")
+    if is_small(problem):
+        threads = 1
+    if tiles:
+        assert inner is not None
+        return plan_tiles(problem, machine, threads, algorithm, inner, why)
+    return plan_rows(problem, machine, threads, algorithm, why)

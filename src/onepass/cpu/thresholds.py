@@ -1,0 +1,122 @@
+"""Every threshold of the planner for CPUs, with what it rests on.
+
+"measured", where nothing else is said, is on two cores of an Ice Lake server at 2.8 GHz (48 KiB L1, 1.25 MiB L2).
+"""
+
+from __future__ import annotations
+
+# Rows of up to this many vectors go to `registers`, a batch at a time.
+REGISTER_VECTORS = 8
+# The same of softmax and log_softmax: what they compute hides the loads of the next batch. Measured on two cores of a
+# Zen 4 against `row`, rows of 256 float32 from L3 and from memory: softmax 1.7x and 1.2x, log_softmax 1.3x and 1.2x;
+# bfloat16 1.6x and 1.4x to 1.8x. Not in float64, where a lane's sum of so many rounds too often.
+SOFTMAX_REGISTER_VECTORS = 16
+# And of their gradients, where a row is summed and written at once, in registers or from L1. Measured on a Zen 4, times
+# of `row` over times of these, softmax's in float32: rows of 400 1.4 from L2, 1.1 from L3, from memory 1.35 by one
+# thread and 0.95 by two; of 512 1.3, 1.1, 1.35 and 0.93; of 1000 1.2, 0.9 to 1.1, 1.1 and 0.85.
+GRADIENT_REGISTER_VECTORS = 32
+# And of plain reductions, in elements: by bytes of one, for vectors of 64 bytes and for shorter ones. `row` looks
+# ahead in memory where batches do not, and has nothing between its rows. Measured on a Zen 5, times of `row` over
+# times of `registers` from L2, from L3 and from memory. AVX-512: float32 sums of 12 1.2, 1.3 and 3.9, of 16 0.92, 0.93
+# and 0.95, of 17 to 31 1.0, 0.9 and 0.4, maxima of 17 to 48 1.7 to 1.4, 1.5 to 1.1 and 0.6 to 1.3, of 64 1.2, 0.9 and
+# 0.5, of 96 0.95 and 0.83; bfloat16 sums of 16 1.1, of 17 to 24 1.0, of 32 0.8, of 64 and more 0.6 to 0.9, maxima of 17
+# to 48 2.1 to 1.7, of 128 1.05; float64 sums of 9 to 16 3.2 to 2.5, of 17 1.0, maxima of 5 0.9, 1.0 and 3.1, of 8 and
+# more 0.5 to 0.9. AVX2: float32 sums of 7 1.2, 1.3 and 4.1, of 8 1.05, 1.1 and 0.95, of 9 and more 0.5 to 0.8, maxima
+# of 9 to 64 1.3 to 1.0 but from memory 0.9 to 1.0; bfloat16 sums of 7 1.05, of 8 and more 0.9 to 0.6, maxima of 9 to 64
+# 1.4 to 1.1; float64 sums of 12 1.15, of 16 1.0, maxima of 3 0.5, 0.5 and 1.6, of 4 and more 0.5.
+SUM_REGISTER_ROW = {2: (16, 7), 4: (15, 8), 8: (16, 12)}
+EXTREME_REGISTER_ROW = {2: (128, 64), 4: (64, 64), 8: (7, 3)}
+EXTREME_REGISTER_ROW_FROM_MEMORY = {2: (128, 64), 4: (16, 8), 8: (7, 3)}
+# A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
+# at most this share of L2; beyond, it is read twice.
+ROW_SHARE_OF_L2 = 0.5
+# The same of a core's part of L3, where what would be read twice is also computed twice. Measured on two cores of a Zen
+# 3 (AVX2, 512 KiB L2, 32 MiB L3), times of `online` over times of `row`: softmax of 32768 float32 1.3 to 1.4, of 131072
+# 1.1 to 1.4, of 262144 1.1 to 1.3, of 524288 0.77; of 32768 to 262144 bfloat16 1.45 to 1.29, float64 1.3 at 32768 and
+# 0.87 at 262144. On two of a Zen 5 (AVX-512, 1 MiB, 32 MiB), by one thread and by two, from memory: 50257 float32 1.4
+# and 1.7, 131072 1.4 and 1.0, 262144 1.3 and 1.0; bfloat16 2.0 and 1.6, 1.6 and 1.3, 1.5 and 1.4; by two, 65536 float64
+# 1.3, 262144 1.1. Not of rows that are converted on the way: there, float16 to float32 0.7 to 0.9. (Gradients would
+# gain 1.1 to 1.3, but their sums would have other bits than those of few rows, which are split.)
+COMPUTED_ROW_SHARE_OF_L3 = 0.25
+NARROW_VECTOR_BYTES = 32
+# A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
+# part of L3: measured, against reading twice, 1.2x at 4096x4096 (12 MiB a tile) to 1.4x at 500x32768, dim 0.
+TILE_SHARE_OF_L3 = 0.5
+# Bytes, as computed with, across a tile, and so the most in an inner axis that is one tile: those are read without a
+# gap. Measured on a Zen 3, whose vectors are half as long as where this was found, two threads, dim 1, times of tiles
+# of half of this over times of whole ones: gradient of softmax of 64x500x192 1.6, 32x300x256 1.6, softmax 1.1 and 1.4,
+# log_softmax 1.4 and 1.6; sums of 64x500x196 1.1.
+TILE_BYTES = 1024
+# The same of a longer inner axis, of exponentials in float32: as many as are added up in registers at once, and two
+# such tiles fit L2. Measured on a Zen 4, softmax of 32x256x56x56, dim 1: 6.4 ms instead of 8.7, 8x21x512x512 11.4
+# instead of 14.1; but of one tile, 64x1000x192, 5.2 instead of 4.7. With short vectors of everything, but where results
+# are as long as what is read and four tiles of TILE_BYTES fit L2: on a Zen 3 softmax of 16x256x3136, dim 1, takes 1.12
+# times by half of this, 2x1000x2048 1.13, the gradient of 4096x4096, dim 0, 1.2 by twice this; but of 8x21x512x512
+# softmax 1.07 by this, its gradient 1.2, of 4x64x256x256 1.06 and 1.1. But rows of results that end within lines gain
+# by wider tiles, which share fewer of those, times by this (Zen 3: by half of this) over times by TILE_BYTES: softmax
+# of 100x100001, dim 0, Zen 3 1.8, a Sapphire Rapids Xeon 1.36, log_softmax 1.3 and 1.18, softmax's gradient 1.2 and
+# 1.24; of 4x400x5001, dim 1, 1.2 and 1.11, 1.2 and 1.13, 1.4 and 1.18.
+LONG_AXIS_TILE_BYTES = 512
+# Vectors across the widest tile, which the kernels have memory for. Of rows of results that do not begin with lines,
+# and are to be written as one, so many are one tile. Measured on a Zen 3, two tiles for one: softmax of 64x1000x196,
+# dim 1, 1.5x, log_softmax 2.0x, softmax of 128x500x250 1.6x.
+MOST_TILE_VECTORS = 32
+# Bytes of such a row, of 32 bits or more, from which on writing them as one pays: what is kept of a row and finished
+# with the next costs the same however long it is. Measured on a Zen 3, two threads, dim 1, times past the cache over
+# times in it: gradient of softmax of 3000x50x33 1.5, 1500x100x49 1.15, 1000x100x81 1.0, 2048x40x100 0.9, 500x100x196
+# 0.93; softmax 1.25, 1.1 to 1.2, 1.05, 1.0, 0.8; log_softmax 1.4, 1.15, 1.1, 1.0, 0.88; bfloat16 64x500x250 0.96 to
+# 1.1.
+JOINED_ROW_BYTES = 384
+# The same of softmax and log_softmax by long vectors of float32. Measured on a Zen 5, by one thread and by two: softmax
+# of 4761x21x60 1.02 and 1.04, 3809x21x75 0.86 and 0.83, log_softmax 0.91 and 0.95, 0.74 and 0.76; 5830x21x49 1.03
+# and 1.08, 0.99 and 1.04; but softmax's gradient of 800x100x75 1.31 and 1.09.
+LONG_VECTORS_JOINED_ROW_BYTES = 256
+# Both inputs of a tile that kernels of long vectors take a few columns at a time (gradient_tiles.h): log_softmax's
+# gradient of such long rows stays in the cache. Measured on a Zen 5, two threads, times in it over times past it:
+# 791x21x361, dim 1, 0.74, 300x21x900 0.61, 500x40x300 0.74; 160x100x361, which is more, 0.97; softmax's 415x40x361
+# 1.16.
+NEAR_BYTES = 256 << 10
+# Bytes of the results of a tile that are put together in the cache.
+LEAST_TOGETHER, MOST_TOGETHER = 1536, 20 << 10
+SHORT_COLUMNS = 16
+# Of gradients, those so short that they gain nothing by stores past the cache where rows end within lines. Measured on
+# a Zen 3, two threads, dim 1, times past it over times in it: softmax's of 20x3x100001 1.7, 20x4x70001 1.6, 20x6x50001
+# 1.2, 16x8x40001 1.0, 16x16x20001 0.8; log_softmax's 2.0, 1.4, 1.1, 0.7, 0.7. (Softmax itself 1.8, 1.6, 1.35, 1.3, 1.0,
+# log_softmax 1.7, 1.7, 1.7, 1.4, 1.1.)
+SHORT_GRADIENT_COLUMNS = 6
+# Rows of results, of 32 bits or more, that end within lines go past the cache if they have so many elements. Measured
+# on a Zen 4, ms, past it and in it: softmax's, dim 0, 4096x1001 3.0 and 3.7, log_softmax's 3.2 and 3.7; dim 1,
+# 8x21x513x513 25.7 and 26.8, 100x300x257 4.8 and 5.3; but 64x1000x196 6.9 and 6.1, 2048x12x100 2.0 and 0.7,
+# 2000x16x49 0.57 and 0.32, bfloat16 4096x1001 2.2 and 1.4. With AVX2 4096x1001 2.6 and 3.1, 2048x12x100 0.94 and
+# 0.69; and there, by tiles of TILE_BYTES, times past it over times in it: softmax and log_softmax of 100x100001, dim
+# 0, 0.95 and 0.87, 2x21x257x257 0.88 and 0.75, 8x20x9001 0.9 and 0.8, 64x200x261 1.0; float64 0.92 and 0.9; but
+# log_softmax's gradient in float64 1.3. On a Sapphire Rapids Xeon 100x100001 0.7 and 0.65, 4x400x5001 0.56 and 0.56,
+# gradients 0.75 and 0.7, 0.66 and 0.8.
+LONG_ROW = 256
+# Bytes across the narrowest tile, where wider ones do not fit the cache or are too few for all threads. Measured on a
+# Zen 4, two threads, sums of 1000 x 1000 float32 in L3, dim 0: 31 us, and 67 in chunks of tiles of 256 columns;
+# 3000 x 1001 145 and 263.
+NARROW_BYTES = 256
+# Elements of one chunk of a long row: its input and nothing else in L1.
+CHUNK = 4096
+# A reduction reads once whatever the chunk; longer ones cost fewer merges.
+REDUCE_CHUNK = 1 << 15
+# Bytes of input and result from which on stores bypass the cache.
+NONTEMPORAL_BYTES = 16 << 20
+# So many times that for softmax's gradient along rows, a third of which is written and for which little is computed: it
+# waits for what a chip lets through to memory (28 GB/s of stores, by one core as by two). Measured on a Zen 4, two
+# threads, stores past the cache over ordinary ones: 1600 x 1024 1.1 to 1.2, 24000 x 64 1.3 to 1.7, 15625 x 128 1.1 to
+# 1.4; 40000 x 64, 29 MiB, 0.8.
+NONTEMPORAL_TIMES_OF_SOFTMAX_GRADIENT = 1.5
+CACHE_LINE = 64
+# Fewer elements than this and waking a second thread costs more than it saves. Measured on a Zen 5, us by one thread
+# and by two, softmax of 24x1000 float32 called in a loop 3.8 and 4.2, after 300 us of something else 3.9 and 12.3;
+# log_softmax of 15x3x544, dim 1, 10.6 and 6.8, but 10.6 and 18.5; amid torch's operators, on its threads, 13.8 and 9.9.
+PARALLEL_ELEMENTS = 1 << 15
+# `split` when there are fewer rows than this per thread.
+ROWS_PER_THREAD = 4
+# Unless they wait in L3, and this much of the time all threads have one: 3 of 50257 float32 by two threads of a Zen 5,
+# in the cache, 28 us by `split` and 14 by `row`, 3 of 131072 44 and 40, 8 of 128256 bfloat16 180 and 66.
+LEAST_BUSY = 0.75
+# Inner axes of 2 to this many elements go to `packed`.
+PACKED_INNER = 16
