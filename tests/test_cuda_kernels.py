@@ -254,6 +254,9 @@ for algorithm, length in FUNCTOR_CASES:
         for functors in FUNCTORS:
             name = f"{op} {functors}"
             add(("functors", algorithm), name, op, layout, algorithm=algorithm, sigma=1, **functors)
+            if algorithm == "strided":  # the axis of the rows that is fastest in memory is not the last
+                turned = Layout((3, 40, 2), 1, lambda x: x.transpose(2, 1, 0))
+                add(("functors", algorithm), f"{name}, turned", op, turned, algorithm=algorithm, sigma=1, **functors)
             if algorithm == "warp_smem":
                 slabs, two_warps = Layout((2, 40, 3), 1), Tuning(lanes=8)
                 add(("functors", "slabs"), name, op, slabs, algorithm=algorithm, sigma=1, tuning=two_warps, **functors)

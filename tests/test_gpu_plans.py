@@ -11,6 +11,7 @@ from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onepass import report
 from onepass.call import operands_like
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
@@ -553,3 +554,15 @@ def test_a_row_is_read_twice_where_no_cut_of_it_may_wait(dtype):
         for algorithm, tuning in (("split", None), (None, Tuning(staged=True))):
             with pytest.raises(ValueError, match="does not fit"):
                 make_cuda_plan(problem, t4, algorithm, tuning=tuning)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "device"),
+    [
+        ("softmax_backward", (4201, 874), "float64", "h200"),
+        ("log_softmax_backward", (26090, 2178), "float16", "rtx4090"),
+    ],
+)
+def test_gradients_of_tiles_that_blocks_share_can_be_explained(op, shape, dtype, device):
+    text = str(report.explain(op, shape, dtype, 0, device))
+    assert "strided_split" in text and "1 on a multiprocessor at most" in text

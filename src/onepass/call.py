@@ -7,7 +7,8 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from . import _engine, arrays
-from .cpu.plan import ALGORITHMS, CpuPlan, make_plan
+from .cpu.cpu_plan import CpuPlan
+from .cpu.plan import ALGORITHMS, make_plan
 from .machine import this_machine
 from .problem import (
     ELEMENTWISE,

@@ -45,7 +45,8 @@ class _Stopped(BaseException):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"onepass {onepass.__version__}")
+        with _failures():
+            typer.echo(f"onepass {onepass.__version__}")
         raise typer.Exit
 
 
@@ -68,7 +69,7 @@ def run(
     ],
     op: Annotated[Op, typer.Option(help="The operation.")] = "softmax",
     dim: Annotated[str, typer.Option(help="An int, several that lie side by side (0,1), or 'all'.")] = "-1",
-    dtype: Annotated[DType | None, typer.Option(help="Type of the result. [default: as the input]")] = None,
+    dtype: Annotated[DType | None, typer.Option(help=r"Type of the result. \[default: as the input]")] = None,
     keepdim: Annotated[bool, typer.Option("--keepdim", help="Reductions keep the dim, with size 1.")] = False,
     name: Annotated[list[str] | None, typer.Option(help="The array to compute; may be repeated.")] = None,
     max_memory: Annotated[str, typer.Option(help="Most bytes of data held at a time.")] = "1GiB",
@@ -120,7 +121,7 @@ def explain(
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from error
         except RuntimeError as error:  # a GPU that is not here
-            typer.echo(f"onepass: error: {error}", err=True)
+            typer.echo(f"onepass: error: {str(error).removeprefix('onepass: ')}", err=True)
             raise typer.Exit(1) from error
 
 
@@ -129,14 +130,16 @@ def doctor() -> None:
     """Show what onepass found on this machine and what is missing."""
     from onepass.doctor import report
 
-    report()
+    with _failures():
+        report()
 
 
 @app.command()
 def build_torch_extension() -> None:
-    """Compile, for the torch that is installed, what makes calls on small tensors cheaper: results are made, and
-    recorded for autograd, in C++. Takes a C++ compiler and half a minute, once for each version of torch; processes
-    that start later use it.
+    """Compile what makes calls on small tensors cheaper, for the torch that is installed.
+
+    Results are then made, and recorded for autograd, in C++. It takes a C++ compiler and half a minute, once for each
+    version of torch. Processes that start later use it.
     """
     from onepass.torch import extension
 
@@ -163,7 +166,7 @@ def bench(
         str | None,
         typer.Option(
             help="Of torch,numpy,scipy,onnxruntime,jax; on a GPU torch,torch.compile,quack,liger,cupy. "
-            "[default: those installed]"
+            r"\[default: those installed]"
         ),
     ] = None,
     json: Annotated[Path | None, typer.Option(metavar="F", help="Write the figures as JSON.")] = None,
@@ -182,17 +185,21 @@ def bench(
     """Measure onepass and its peers on this machine, beside the speed of a plain copy."""
     from onepass.bench import list_cells, run_benchmark, show_results
 
-    if show:
-        try:
-            typer.echo("\n".join(list_cells(device)))
-        except ValueError as error:
-            typer.echo(f"onepass bench: {error}", err=True)
-            raise typer.Exit(2) from error
-        return
-    if recorded:
-        raise typer.Exit(show_results(recorded, json, plot, html))
-    chosen, peers = ([name.strip() for name in text.split(",")] if text else None for text in (cells, against))
-    raise typer.Exit(run_benchmark(quick, chosen, peers, json, plot, html, repeats, device, samples, seed))
+    with _failures():
+        if show:
+            try:
+                typer.echo("\n".join(list_cells(device)))
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+            return
+        if recorded:
+            code = show_results(recorded, json, plot, html)
+        else:
+            chosen, peers = (
+                None if text is None else [name.strip() for name in text.split(",")] for text in (cells, against)
+            )
+            code = run_benchmark(quick, chosen, peers, json, plot, html, repeats, device, samples, seed)
+    raise typer.Exit(code)
 
 
 @cache.command("info")
@@ -202,9 +209,9 @@ def cache_info() -> None:
 
     with _failures():
         info = kernels().info()
-    typer.echo(
-        f"{info.folder or 'no folder'}: {info.entries} kernels, {info.bytes:,} of at most {info.most_bytes:,} bytes"
-    )
+        typer.echo(
+            f"{info.folder or 'no folder'}: {info.entries} kernels, {info.bytes:,} of at most {info.most_bytes:,} bytes"
+        )
 
 
 @cache.command("clear")
@@ -231,10 +238,10 @@ def _size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]*)", text)
     if match is None or match[2].upper() not in _UNITS:
         raise UsageError(f"--max-memory {text!r}: expected a size such as 512MB, 1GiB or 2G")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
-    if size < 1 << 20:
-        raise UsageError(f"--max-memory {text!r}: at least 1MiB")
-    return size
+    size = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 << 20 <= size < 1 << 63:
+        raise UsageError(f"--max-memory {text!r}: at least 1MiB, less than 8EiB")
+    return int(size)
 
 
 @contextlib.contextmanager

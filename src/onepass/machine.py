@@ -99,14 +99,19 @@ def usable_cores(root: Path = Path("/")) -> int:
     return max(1, allowed if quota == float("inf") else min(allowed, -int(-quota // 1)))
 
 
+def is_number(text: str) -> bool:
+    """Whether it is written in the digits 0 to 9 alone, and few enough of them for Python."""
+    return text.isascii() and text.isdigit() and len(text) < 100
+
+
 def default_threads() -> int:
     """ONEPASS_NUM_THREADS, else OMP_NUM_THREADS, else the usable cores. Raises ValueError for a number of the first
     that is none; what is meant for others, and is not understood, is passed over."""
     ours = os.environ.get("ONEPASS_NUM_THREADS", "").strip()
-    if ours and not (ours.isdigit() and 1 <= int(ours) <= MOST_THREADS):
+    if ours and not (is_number(ours) and 1 <= int(ours) <= MOST_THREADS):
         raise ValueError(f"ONEPASS_NUM_THREADS must be a number from 1 to {MOST_THREADS}, got {ours!r}")
     text = ours or os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(int(text), MOST_THREADS) if text.isdigit() and int(text) > 0 else usable_cores()
+    return min(int(text), MOST_THREADS) if is_number(text) and int(text) > 0 else usable_cores()
 
 
 def memory_bytes() -> int:

@@ -51,6 +51,7 @@ class Problem:
     reduce: tuple[Axis, ...]  # reduced axes, slowest first in the input
     second_dtype: str | None = None
     third_dtype: str | None = None
+    in_order: bool = True  # rows, and the elements of one, are visited in the order of the dims
 
     @property
     def rows(self) -> int:
@@ -189,6 +190,10 @@ def _strides(axis: Axis) -> tuple[int, ...]:
     return axis.x_stride, axis.y_stride, axis.z_stride, axis.w_stride
 
 
+def _moving(axes: list[Axis]) -> list[Axis]:
+    return [axis for axis in axes if axis.size != 1]
+
+
 def _merged(axes: list[Axis]) -> tuple[Axis, ...]:
     """Neighbouring axes that are one axis in memory, in every input and in the result, become one."""
     merged: list[Axis] = []
@@ -229,8 +234,9 @@ def make_problem(
     kept = [axis for i, axis in enumerate(axes) if i not in dims]
     reduced = [axis for i, axis in enumerate(axes) if i in dims]
     # The order in which rows are visited follows the result, that within a row the input.
-    kept.sort(key=lambda a: -abs(a.y_stride))
-    reduced.sort(key=lambda a: -abs(a.x_stride))
+    by_result = sorted(kept, key=lambda a: -abs(a.y_stride))
+    by_input = sorted(reduced, key=lambda a: -abs(a.x_stride))
+    in_order = _moving(by_result) == _moving(kept) and _moving(by_input) == _moving(reduced)
     return Problem(
         op=op,
         dtype=dtype,
@@ -238,8 +244,9 @@ def make_problem(
         shape=shape,
         dims=dims,
         result_shape=result_shape,
-        outer=_merged(kept),
-        reduce=_merged(reduced),
+        outer=_merged(by_result),
+        reduce=_merged(by_input),
         second_dtype=second.dtype if second else None,
         third_dtype=third.dtype if third else None,
+        in_order=in_order,
     )

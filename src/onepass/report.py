@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from . import _engine
 from .arrays import as_input, is_tensor
 from .call import problem_of
-from .cpu.plan import CpuPlan, make_plan
+from .cpu.cpu_plan import CpuPlan
+from .cpu.plan import make_plan
 from .machine import Machine, this_machine
 from .problem import Problem
 

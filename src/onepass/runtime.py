@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import _engine
-from .machine import MOST_THREADS, default_threads, memory_bytes
+from .machine import MOST_THREADS, default_threads, is_number, memory_bytes
 
 
 def set_num_threads(n: int) -> None:
@@ -63,8 +63,8 @@ def memory_stats() -> dict[str, int]:
 
 def default_cache_bytes() -> int:
     """ONEPASS_CACHE_BYTES, else the lesser of 2 GiB and a tenth of the machine's memory."""
-    text = os.environ.get("ONEPASS_CACHE_BYTES", "")
-    if text.isdigit():
+    text = os.environ.get("ONEPASS_CACHE_BYTES", "").strip()
+    if is_number(text) and int(text) < 1 << 63:
         return int(text)
     if text:
         raise ValueError(f"ONEPASS_CACHE_BYTES must be a number of bytes, got {text!r}")

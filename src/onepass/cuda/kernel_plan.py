@@ -23,7 +23,7 @@ COMPILER_OPTIONS: Mapping[str, Any] = {
     "minimal": True,
     "device_as_default_execution_space": True,
 }
-DIRECT = "onepass::cuda::Direct"
+DIRECT, SCALED = "onepass::cuda::Direct", "onepass::cuda::Scaled"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
 BLOCK_SCRATCH = 1024
 LINE_BYTES = 128  # of a cache line
@@ -71,7 +71,8 @@ class Functor:
     Parameters
     ----------
     type : the C++ type: one of load_store.h's, or that of `source`. It is called with the element, in what is computed
-        in, and with where the element is: the number of its row and its place in the row
+        in, and with where the element is: the number of its row and its place in the row, both in the order of the
+        dims of the array, whatever its strides
     fields : the values of its fields, in order: a float is a `double`, an int a `long long`, an array on a GPU a
         pointer to its first element; the array must live as long as calls are made
     source : the type's C++ text
@@ -80,6 +81,11 @@ class Functor:
     type: str = DIRECT
     fields: tuple[Any, ...] = ()
     source: str = ""
+
+    @property
+    def asks_where(self) -> bool:
+        """Whether what comes out may depend on where an element is."""
+        return self.type not in (DIRECT, SCALED)
 
     @property
     def words(self) -> tuple[int, ...]:
@@ -125,6 +131,12 @@ class Tuning:
     # Blocks that share a tile in their registers are a cluster, strided_split; of a gradient also one block, strided.
     clustered: bool | None = None
     interleaved: bool | None = None  # columns that are a run of memory are read as one, strided_split; False: by tiles
+
+    def __post_init__(self) -> None:
+        if self.lanes is not None and self.lanes not in (1, 2, 4, 8, 16, 32):
+            raise ValueError(f"Tuning: lanes={self.lanes}; expected a power of two up to 32, lanes of a warp")
+        if self.threads is not None and (self.threads % 32 or not 32 <= self.threads <= 1024):
+            raise ValueError(f"Tuning: threads={self.threads}; expected whole warps, a multiple of 32 up to 1024")
 
 
 @dataclass(frozen=True)
@@ -200,7 +212,8 @@ class CudaPlan:
     def resident(self, device: Device, registers: int = 0) -> int:
         """Blocks that one multiprocessor holds: by threads, by shared memory and, if given, registers per thread."""
         if self.shared_by and not registers:
-            return int(dict(self.shape)["resident"])  # what the kernel is compiled for
+            # What the kernel is compiled for: one, where its shape does not say.
+            return int(dict(self.shape).get("resident", 1))
         counts = [device.max_threads // self.threads, 32 if device.max_threads > 1536 else 24]
         counts.append(device.shared_per_multiprocessor // (self.shared_bytes + 2 * BLOCK_SCRATCH))
         if registers:
@@ -306,6 +319,24 @@ class Choice:
         return self.problem.outer or (Axis(1, 0, 0),)
 
     @property
+    def numbered(self) -> bool:
+        """A functor is told the numbers of rows and columns: they have to be those of the dims."""
+        return self.load.asks_where or self.store.asks_where
+
+    @property
+    def tiled_axes(self) -> tuple[Axis, ...]:
+        """The axis that is fastest in the input goes last: threads lie side by side along it. Not where rows are
+        numbered."""
+        kept = self.kept_axes
+        moving = [a for a in kept if a.x_stride]
+        if not moving or self.numbered:
+            return kept
+        inner = min(moving, key=lambda a: abs(a.x_stride))
+        rest = list(kept)
+        rest.remove(inner)
+        return (*rest, inner)
+
+    @property
     def held_size(self) -> int:
         """Bytes of an element that waits in registers, beside others in a pack: 16 bits as read, if that is all that
         results show, and else as what is computed in (held_steps.h)."""
@@ -339,10 +370,12 @@ class Choice:
         return ITEMSIZE[self.problem.compute_dtype] // 4
 
     def refuse(self, reason: str) -> ValueError:
-        p = self.problem
+        p, algorithm = self.problem, self.algorithm
+        subject = f"algorithm {algorithm!r} cannot serve" if algorithm else "no kernel serves"
+        remedy = "; leave algorithm=None to have one chosen" if algorithm else ""
         return ValueError(
-            f"{p.op}: algorithm {self.algorithm!r} cannot serve an input of shape {p.shape}, dtype {p.dtype}, dim "
-            f"{p.dims} on {self.device.name}: {reason}; leave algorithm=None to have one chosen"
+            f"{p.op}: {subject} an input of shape {p.shape}, dtype {p.dtype}, dim {p.dims} on {self.device.name}: "
+            f"{reason}{remedy}"
         )
 
 
@@ -416,7 +449,8 @@ def build(
     cluster = team.blocks if team and team.scratch_bytes == 0 else 1
     if waves == ONCE and -(-units // units_per_block) * cluster > MOST_BLOCKS:
         blocks = "a block" if cluster == 1 else f"{cluster} blocks"
-        raise choice.refuse(f"it takes {blocks} for {units_per_block} of its rows, and a grid has {MOST_BLOCKS}")
+        rows = "each of its rows" if units_per_block == 1 else f"{units_per_block} of its rows"
+        raise choice.refuse(f"it takes {blocks} for {rows}, and a grid has {MOST_BLOCKS}")
     layout = [
         n
         for axis in axes

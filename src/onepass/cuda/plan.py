@@ -104,6 +104,11 @@ def make_cuda_plan(
     )
     if problem.op in GRADIENTS:
         return plan_gradient(choice)
+    if choice.numbered and not problem.in_order:
+        raise choice.refuse(
+            "a functor is told rows and columns in the order of the dims, and the array or out has them in another in "
+            "memory; make it contiguous"
+        )
     if not _rows_lie_together(choice):
         slabs = plan_slabs(choice)
         if slabs is not None:

@@ -28,8 +28,7 @@ from .tile_thresholds import (
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
-    kept = _inner_last(choice.kept_axes)
-    return run_or_tiles(choice, kept, _plan_tiles)
+    return run_or_tiles(choice, choice.tiled_axes, _plan_tiles)
 
 
 def run_or_tiles(
@@ -121,17 +120,6 @@ def _plan_held(choice: Choice, kept: tuple[Axis, ...], pack: int) -> CudaPlan | 
     if choice.algorithm != "strided_split" and may_hold and tuning.staged is None:
         return plan_strided_held(choice, kept, pack)
     return None
-
-
-def _inner_last(kept: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axis that is fastest in the input goes last: threads lie side by side along it."""
-    moving = [a for a in kept if a.x_stride]
-    if not moving:
-        return kept
-    inner = min(moving, key=lambda a: abs(a.x_stride))
-    rest = list(kept)
-    rest.remove(inner)
-    return (*rest, inner)
 
 
 def _strided_pack(choice: Choice, kept: tuple[Axis, ...]) -> int:

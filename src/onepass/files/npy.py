@@ -33,6 +33,8 @@ _HEADER_DAMAGE = (*_ZIP_DAMAGE, ValueError, TypeError, SyntaxError, RecursionErr
 def _read_header(stream: BinaryIO, name: str, title: str) -> Info:
     try:
         version = npy_format.read_magic(stream)
+        if version == (3, 0):  # NumPy has nothing public that reads these alone
+            raise FileError(f"{title} is of .npy format 3.0, which structured types with Unicode names have: not read")
         if version not in ((1, 0), (2, 0)):
             raise ValueError(f"format version {version[0]}.{version[1]} is not known")
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
@@ -170,6 +172,13 @@ class NpySink:
         yield Writer(self._stream, self._start, Access.ONCE if self._path is None else Access.RANDOM)
 
 
+def _encoded(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:  # half of a pair of surrogates, which JSON can hold
+        raise UsageError(f"the name {name!r} cannot be written in an .npz file: {error.reason}") from error
+
+
 class NpzSink:
     """Writes arrays as an uncompressed .npz file, one after the other."""
 
@@ -180,7 +189,7 @@ class NpzSink:
     def begin(self, infos: list[Info], metadata: dict[str, str]) -> None:
         headers = [_header(info) for info in infos]
         # Per member: a local header and a directory entry, both with the name and 64-bit sizes; then the end records.
-        directory = 200 + sum(200 + 2 * len(info.name.encode()) for info in infos)
+        directory = 200 + sum(200 + 2 * len(_encoded(info.name)) for info in infos)
         preallocate(self._stream, sum(map(len, headers)) + sum(info.nbytes for info in infos) + directory, self._path)
 
     @contextlib.contextmanager

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -102,11 +103,12 @@ def _check_paths(source: str, target: str) -> None:
 def _jobs(held: Source, target: Target, request: Request, names: tuple[str, ...], title: str) -> list[Job]:
     infos = [tensor.info for tensor in held.tensors]
     known = [info.name for info in infos]
-    for name in known:
-        if known.count(name) > 1:
+    counts = Counter(known)
+    for name, count in counts.items():
+        if count > 1:
             raise FileError(f"{title} holds two arrays named {name!r}")
     for name in names:
-        if name not in known:
+        if name not in counts:
             raise UsageError(f"{title} holds no array named {name!r}; it holds {_list(known)}")
     single = len(infos) == 1
     # What cannot be read may be floating, too.
@@ -130,4 +132,4 @@ def _jobs(held: Source, target: Target, request: Request, names: tuple[str, ...]
 
 
 def _list(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "none"
+    return ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "") if names else "none"

@@ -61,7 +61,9 @@ class Info:
 
 def check_sizes(shape: tuple[int, ...], itemsize: int) -> None:
     """Raise ValueError for sizes that no array has: as NumPy sees it also where another size is 0."""
-    if any(isinstance(n, bool) or n < 0 for n in shape):
+    if any(isinstance(n, bool) for n in shape):
+        raise ValueError(f"shape {list(shape)} has a size that is no number")
+    if any(n < 0 for n in shape):
         raise ValueError(f"shape {list(shape)} has a negative size")
     if math.prod(n for n in shape if n) * max(itemsize, 1) > sys.maxsize:
         raise ValueError(f"shape {list(shape)} is larger than any array")

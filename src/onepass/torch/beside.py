@@ -3,7 +3,7 @@
 Programs have compilers run by Triton and by torch.compile, too; for this one nothing waits. It runs once for each
 version of torch, however many processes want it, at a low priority, and ends with the program that started it, unless
 that is killed.
-ONEPASS_BUILD_EXTENSION=0 leaves it to `onepass build-torch-extension`.
+ONEPASS_BUILD_EXTENSION=0 (or no, off, false) leaves it to `onepass build-torch-extension`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MANY = 1000
 
 def is_wanted() -> bool:
     """Whether it is to be built without anybody asking for it: nobody forbids it, and it has not failed here before."""
-    return os.environ.get("ONEPASS_BUILD_EXTENSION") != "0" and extension.failure_here() is None
+    forbidden = os.environ.get("ONEPASS_BUILD_EXTENSION", "").strip().lower() in ("0", "no", "off", "false")
+    return not forbidden and extension.failure_here() is None
 
 
 def counted(functions: tuple[Callable[..., Any], ...], then: Callable[[], None]) -> tuple[Callable[..., Any], ...]:

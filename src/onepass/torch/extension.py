@@ -191,13 +191,21 @@ def _compile(torch: Path, target: str, run: RunCompiler) -> None:
     except OSError as error:
         raise BuildError(f"{compiler[0]} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+        lines = done.stderr.splitlines()
+        # A linker says what happened in a line of its own, before that of the compiler that ran it.
+        linker = [before for before, line in zip(lines, lines[1:], strict=False) if line.startswith("collect2: error")]
+        said = linker or [line for line in lines if "error" in line] or lines[-1:]
         remedy = ": install Python's headers (python3-dev)" if "Python.h" in done.stderr else ""
         raise BuildError(f"{compiler[0]} fails: {said[0] if said else f'exit code {done.returncode}'}{remedy}")
 
 
 def _compiler() -> list[str]:
-    if named := shlex.split(os.environ.get("CXX", "")):
+    text = os.environ.get("CXX", "")
+    try:
+        named = shlex.split(text)
+    except ValueError as error:
+        raise BuildError(f"CXX={text} is not a command: {error}") from error
+    if named:
         return named
     for name in ("c++", "g++", "clang++"):
         if found := shutil.which(name):

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "exp.h"
-#include "span.h"
+#include "span_results.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {

@@ -1,7 +1,7 @@
 // Logarithms of many rows' sums, by vectors: a row's own takes as long as sixteen of its exponentials.
 #pragma once
 
-#include "span.h"
+#include "span_results.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {

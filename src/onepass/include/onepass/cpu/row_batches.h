@@ -3,7 +3,7 @@
 #pragma once
 
 #include "across.h"
-#include "span.h"
+#include "span_results.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {

@@ -12,6 +12,7 @@
 #include "access.h"
 #include "row_reductions.h"
 #include "short_rows.h"
+#include "span_results.h"
 #include "transposed.h"
 
 namespace onepass {

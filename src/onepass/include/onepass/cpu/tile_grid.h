@@ -2,7 +2,7 @@
 #pragma once
 
 #include "access.h"
-#include "span.h"
+#include "span_results.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
