@@ -131,6 +131,7 @@ def test_run_keeps_the_permissions_the_user_asks_for(tmp_path, source):
         (["{in}", "-o", "{dir}/out.npy", "--dim", "last"], "expected an int"),
         (["{in}", "-o", "{dir}/out.npy", "--max-memory", "lots"], "expected a size"),
         (["{in}", "-o", "{dir}/out.npy", "--max-memory", "10"], "at least 1MiB"),
+        (["{in}", "-o", "{dir}/out.npy", "--max-memory", "9" * 400], "less than 8EiB"),
         (["{in}", "-o", "{dir}/out.npy", "--name", "b"], "no array named 'b'"),
         (["{in}", "-o", "{dir}/out.npy", "--dtype", "bfloat16"], "write a .safetensors file"),
         (["{in}", "-o", "{dir}/out.csv"], "expected a name ending in"),
@@ -344,6 +345,29 @@ def test_doctor():
 def test_doctor_does_not_import_torch():
     script = "import sys; from onepass.doctor import report; report(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ONEPASS_ISA", "bogus"), ("ONEPASS_NUM_THREADS", "0"), ("ONEPASS_CACHE_BYTES", "1GiB")]
+)
+def test_a_wrong_environment_is_one_line(name, value):
+    script = "from onepass_command import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"], env=os.environ | {name: value}, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"onepass: error: {name}") and value in done.stderr and done.stderr.count("\n") == 1
+
+
+@linux_only
+@pytest.mark.parametrize("arguments", ["--version", "doctor", "bench --list", "cache info", "explain --shape 8x8"])
+def test_output_that_cannot_be_written_is_one_line(arguments):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", RUNNER, *arguments.split()], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "onepass: error: No space left on device\n"
 
 
 def test_bench_list():

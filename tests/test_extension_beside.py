@@ -101,8 +101,9 @@ def test_one_that_records_fewer_does_not(compiler, tmp_path):
     assert compiler.lines == files(tmp_path / "cache") == []
 
 
-def test_it_is_left_to_those_who_want_to_build_it_themselves(compiler, tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEPASS_BUILD_EXTENSION", "0")
+@pytest.mark.parametrize("no", ["0", "False"])
+def test_it_is_left_to_those_who_want_to_build_it_themselves(compiler, tmp_path, monkeypatch, no):
+    monkeypatch.setenv("ONEPASS_BUILD_EXTENSION", no)
     assert outcome(start(f"for _ in range({beside.MANY}): kind()\nprint(is_built(0.5))")) == "False"
     assert compiler.lines == files(tmp_path / "cache") == []
 

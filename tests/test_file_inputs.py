@@ -1,5 +1,6 @@
 """What files may hold: types that are none of the library's, arrays that cannot be read, names and modes."""
 
+import json
 import os
 import stat
 import subprocess
@@ -140,7 +141,7 @@ def test_what_cannot_be_read_is_not_left_out_unasked(tmp_path):
     raw = (tmp_path / "in.npz").read_bytes()
     second = raw.index(b"NUMPY", raw.index(b"NUMPY") + 1)
     (tmp_path / "in.npz").write_bytes(raw[:second] + b"LUMPY" + raw[second + 5 :])
-    for target, said in (("out.npy", r"has 2 \(a, b\); pick one with --name"), ("out.npz", "b.npy is not a valid")):
+    for target, said in (("out.npy", r"has 2 \('a', 'b'\); pick one with --name"), ("out.npz", "b.npy is not a valid")):
         with pytest.raises(FileError, match=said):
             run_file(str(tmp_path / "in.npz"), str(tmp_path / target), Request("softmax"))
     assert sorted(os.listdir(tmp_path)) == ["in.npz"]
@@ -184,3 +185,23 @@ def test_a_closed_pipe_is_one_line(tmp_path, closed, files):
     assert done.returncode == 1
     assert "is closed" in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
     assert sorted(os.listdir(tmp_path)) == ["in.npy"]
+
+
+def test_names_that_are_no_text(tmp_path):
+    """JSON can hold half of a pair of surrogates, and what moves a terminal's cursor."""
+    header = json.dumps({name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for name in ["\ud800"]}).encode()
+    (tmp_path / "in.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(UsageError, match=r"the name '\\ud800' cannot be written in an \.npz file"):
+        run_file(str(tmp_path / "in.safetensors"), str(tmp_path / "out.npz"), Request("softmax"))
+    np.savez(tmp_path / "in.npz", **{"a\x1b[31m": np.ones(3), "b": np.ones(3)})
+    with pytest.raises(UsageError, match=r"'a\\x1b\[31m', 'b'"):
+        run_file(str(tmp_path / "in.npz"), str(tmp_path / "out.npy"), Request("softmax"))
+    assert sorted(os.listdir(tmp_path)) == ["in.npz", "in.safetensors"]
+
+
+def test_the_format_that_numpy_reads_for_names_in_unicode_is_named(tmp_path):
+    array = np.zeros(2, dtype=[("\u0142", "f4")])
+    with pytest.warns(UserWarning, match="format 3.0"):
+        np.save(tmp_path / "in.npy", array)
+    with pytest.raises(FileError, match=r"is of \.npy format 3\.0, which structured types with Unicode names have"):
+        run_file(str(tmp_path / "in.npy"), str(tmp_path / "out.npy"), Request("softmax"))

@@ -263,7 +263,7 @@ def test_named_arrays(tmp_path, x):
     assert got["ids"].dtype == np.float64
     run_file(source, str(tmp_path / "out.npy"), Request("softmax"), ("a",))
     check(np.load(tmp_path / "out.npy"), x, "softmax", -1)
-    with pytest.raises(UsageError, match="holds no array named 'c'; it holds a, b, ids"):
+    with pytest.raises(UsageError, match="holds no array named 'c'; it holds 'a', 'b', 'ids'"):
         run_file(source, str(tmp_path / "no.npz"), Request("softmax"), ("c",))
     with pytest.raises(UsageError, match="pick one with --name"):
         run_file(source, str(tmp_path / "no.npy"), Request("softmax"))

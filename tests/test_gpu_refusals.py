@@ -32,7 +32,5 @@ def test_what_no_kernel_can_be_held_to_is_refused(wrong):
 
 def test_more_rows_than_a_grid_has_blocks_are_refused_without_advice_that_does_not_help():
     problem = make_problem("logsumexp", "float32", (2**31 + 5, 2048), (1,), strides=(0, 1))
-    with pytest.raises(
-        ValueError, match="no kernel .* a block for each of its rows, and a grid has 2147483647$"
-    ):
+    with pytest.raises(ValueError, match="no kernel .* a block for each of its rows, and a grid has 2147483647$"):
         make_cuda_plan(problem, H200)

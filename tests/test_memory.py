@@ -247,16 +247,17 @@ print(before["live_bytes"], after["live_bytes"], after["bound_bytes"], after["ca
     assert bound == cached == 0
 
 
-def test_a_bound_that_is_no_number_is_an_error():
+@pytest.mark.parametrize("text", ["lots", "\u00b2", "9" * 26])
+def test_a_bound_that_is_no_number_is_an_error(text):
     code = """
 try:
     import onepass
 except ValueError as error:
     print(error)
 """
-    message = run_python(code, env={"ONEPASS_CACHE_BYTES": "lots"})
-    assert "ONEPASS_CACHE_BYTES" in message
-    assert "'lots'" in message
+    message = run_python(code, env={"ONEPASS_CACHE_BYTES": text})
+    assert "ONEPASS_CACHE_BYTES must be a number of bytes" in message
+    assert repr(text) in message
 
 
 def test_results_may_live_to_the_end_of_the_interpreter():

@@ -144,7 +144,7 @@ print(onepass.get_num_threads())
         assert run_python("import onepass; print(onepass.get_num_threads())", env={name: "3"}).strip() == "3"
 
 
-@pytest.mark.parametrize("text", ["four", "0", "-1", "1e3", "4097"])
+@pytest.mark.parametrize("text", ["four", "0", "-1", "1e3", "4097", "\u00b2"])
 def test_a_number_of_threads_that_is_none_is_an_error(text):
     code = """
 try:

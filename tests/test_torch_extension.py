@@ -120,6 +120,25 @@ def test_what_a_compiler_says_is_passed_on(folder, monkeypatch, tmp_path):
         extension.build()
 
 
+def test_what_a_linker_says_is_passed_on(folder, monkeypatch, tmp_path):
+    fake = tmp_path / "cxx"
+    fake.write_text(
+        "#!/bin/sh\necho '/bin/ld: final link failed: No space left on device' >&2\n"
+        "echo 'collect2: error: ld returned 1 exit status' >&2\nexit 1\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(extension.BuildError, match="cxx fails: /bin/ld: final link failed: No space left on device"):
+        extension.build()
+
+
+def test_a_command_that_is_none_is_named(folder, monkeypatch):
+    monkeypatch.setenv("CXX", "g++ '")
+    with pytest.raises(extension.BuildError, match=r"CXX=g\+\+ ' is not a command: No closing quotation"):
+        extension.build()
+    assert list(folder.iterdir()) == []
+
+
 def test_a_folder_that_others_may_write_to_is_refused(filled):
     filled.parent.chmod(0o777)
     with pytest.raises(extension.BuildError, match="others may write to"):
