@@ -402,13 +402,19 @@ dlpack::DataType dlpack_dtype(DType dtype) {
     return {dtype == DType::bf16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1};
 }
 
-PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data) {
-    auto bytes = static_cast<std::size_t>(size_of(dtype));
+bool count_bytes(DType dtype, int ndim, const std::int64_t* shape, std::size_t& bytes) {
+    bytes = static_cast<std::size_t>(size_of(dtype));
     for (int i = 0; i < ndim; ++i) {
-        if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(shape[i]), &bytes)) {
-            set_memory_error(SIZE_MAX);  // of a tensor that repeats a few elements, say
-            return nullptr;
-        }
+        if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(shape[i]), &bytes)) return false;
+    }
+    return true;
+}
+
+PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data) {
+    std::size_t bytes;
+    if (!count_bytes(dtype, ndim, shape, bytes)) {
+        set_memory_error(SIZE_MAX);
+        return nullptr;
     }
     if (like.kind == tensor_maker.kind && like.device == kCpu && bytes < kSmallestBlock) {
         return tensor_maker.make(static_cast<int>(dtype), ndim, shape, data);

@@ -95,6 +95,8 @@ void give_back(void* block, void*) { give_block(block); }
 
 // Memory for a result, as arrays.cpp takes it. Null: not here. A CPU's index is -1 to torch too.
 Tensor new_tensor(const Result& result, int device, void** data) {
+    std::size_t bytes;
+    if (!count_bytes(result.dtype, result.ndim, result.shape, bytes)) return Tensor{};
     std::int64_t strides[kMostAxes];
     std::int64_t size = 1;
     for (int i = result.ndim - 1; i >= 0; --i) {
@@ -102,7 +104,6 @@ Tensor new_tensor(const Result& result, int device, void** data) {
         size *= result.shape[i];
     }
     const std::int32_t dtype = shim().dtypes[static_cast<int>(result.dtype)];
-    const auto bytes = static_cast<std::size_t>(size * size_of(result.dtype));
     Handle made = nullptr;
     if (device != kCpu || bytes < kSmallestBlock) {
         const std::int32_t type = device == kCpu ? torch_shim::kCpu : torch_shim::kCuda;

@@ -29,6 +29,12 @@ def masked():
 
 
 # Arguments that are wrong for every operation: (name, arguments, error, what the message has to say)
+
+
+class ActsAsTorch:
+    __torch_function__ = None
+
+
 ANY_OPERATION = [
     ("dim past the end", lambda: ((X, 2), {}), ValueError, ["dim 2", "(2, 3)", "-2 <= dim < 2"]),
     ("dim past the start", lambda: ((X, -3), {}), ValueError, ["dim -3", "(2, 3)", "-2 <= dim < 2"]),
@@ -59,6 +65,7 @@ ANY_OPERATION = [
     ("sparse tensor", lambda: ((T.to_sparse(),), {}), TypeError, ["sparse", "(2, 3)", "to_dense"]),
     ("out a list", lambda: ((X,), {"out": [0.0] * 6}), TypeError, ["out", "list", "ndarray"]),
     ("out a tensor", lambda: ((X,), {"out": torch.empty(2, 3)}), TypeError, ["out", "Tensor", "ndarray"]),
+    ("out that is nobody's", lambda: ((T,), {"out": ActsAsTorch()}), TypeError, ["out", "ActsAsTorch", "Tensor"]),
     ("out an array", lambda: ((T,), {"out": np.empty((2, 3), np.float32)}), TypeError, ["out", "ndarray", "Tensor"]),
 ]
 
@@ -68,7 +75,7 @@ WRONG_OUT = [
     ("one dim more", lambda x: nan_filled((1, 2, 3), "f4"), ValueError, ["out", "(1, 2, 3)", "(2, 3)"]),
     ("float64", lambda x: nan_filled((2, 3), "f8"), TypeError, ["out", "float64", "float32"]),
     ("float16", lambda x: nan_filled((2, 3), "f2"), TypeError, ["out", "float16", "float32"]),
-    ("integers", lambda x: np.zeros((2, 3), "i4"), TypeError, ["out", "int32", "float32"]),
+    ("integers", lambda x: np.zeros((2, 3), "i4"), TypeError, ["out", "int32", r"float32; pass another out\Z"]),
     ("byte-swapped", lambda x: nan_filled((2, 3), ">f4"), (TypeError, ValueError), ["out", "native|>f4"]),
     ("read-only", lambda x: read_only(nan_filled((2, 3), "f4")), ValueError, ["out", "(2, 3)", "read-only"]),
     ("broadcast", lambda x: np.ndarray((2, 3), "f4", nan_filled(3, "f4"), 0, (0, 4)), ValueError, ["out", "(2, 3)"]),
@@ -160,7 +167,11 @@ def test_a_wrong_torch_out_is_named_and_not_written(op):
 
 
 @pytest.mark.parametrize("op", ELEMENTWISE)
-@pytest.mark.parametrize("dtype", ["int32", np.int64, np.complex64, "banana", object, torch.int32, torch.complex64, 7])
+@pytest.mark.parametrize(
+    "dtype",
+    ["int32", np.int64, np.complex64, "banana", "f4,,", object, torch.int32, torch.complex64, 7, np.ones(3)],
+    ids=repr,
+)
 def test_a_dtype_that_is_no_result_is_named(op, dtype):
     for x in (X, T):
         raises(
@@ -252,11 +263,12 @@ def test_functions_of_the_module_check_theirs():
 def test_keepdim_is_as_true_as_python_finds_it(op):
     """Whatever the calls before it have made the engine remember."""
     function = getattr(onepass, op)
-    x = np.ones((5, 7), np.float32)
-    for keepdim in (False, True):
-        for same in (keepdim, int(keepdim), np.bool_(keepdim), [0] * keepdim):
-            for _ in range(2):
-                assert function(x, keepdim=same).shape == ((5, 1) if keepdim else (5,)), same
+    array = np.ones((5, 7), np.float32)
+    for x in (array, torch.tensor(array), torch.tensor(array, requires_grad=True)):
+        for keepdim in (False, True):
+            for same in (keepdim, int(keepdim), np.bool_(keepdim), [0] * keepdim):
+                for _ in range(2):
+                    assert function(x, keepdim=same).shape == ((5, 1) if keepdim else (5,)), same
 
 
 def test_a_parameter_is_explained_as_a_tensor_is():
@@ -417,3 +429,32 @@ def test_explain_refuses_what_a_call_refuses(op):
 def test_no_dtype_is_asked_for_where_there_is_none(op):
     with pytest.raises(TypeError, match=r"convert with x\.to\(torch\.float32\)$"):
         getattr(onepass, op)(torch.arange(5))
+
+
+def test_small_types_are_named_for_what_they_are():
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.int4):
+        with pytest.raises(TypeError, match=rf"^softmax: x of shape \(3,\) has dtype {np.dtype(dtype).name}; expected"):
+            onepass.softmax(np.ones(3, dtype))
+    with pytest.raises(TypeError, match="has structured dtype"):
+        onepass.softmax(np.ones(3, [("a", "f4")]))
+
+
+def test_why_an_array_cannot_be_read_through_dlpack_is_said():
+    class Array:
+        def __init__(self, tensor):
+            self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+    x = torch.ones(3, requires_grad=True)
+    for tensor, reason in ((x, "require gradient"), (x.detach().bfloat16(), "dtype")):
+        with pytest.raises(TypeError, match=f"^softmax: x of type Array cannot be read: .*{reason}"):
+            onepass.softmax(Array(tensor))
+
+
+@pytest.mark.parametrize("op", ["softmax_backward", "log_softmax_backward", "logsumexp_backward"])
+def test_gradients_say_which_input_is_of_integers(op):
+    """And give no advice that does not help."""
+    x, given = torch.arange(6).reshape(2, 3), torch.ones(2, 3)
+    arguments = (torch.ones(2), x, torch.ones(2)) if op == "logsumexp_backward" else (given, x)
+    name = "x" if op == "logsumexp_backward" else "y"
+    with pytest.raises(TypeError, match=rf"^{op}: {name} of .* has dtype torch.int64; .*\(torch.float32\)$"):
+        getattr(onepass, op)(*arguments)

@@ -11,6 +11,7 @@ import pytest
 from helpers import random_array, run_python, same_bits
 
 import onepass
+from onepass import _engine
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 IGNORE = ("-W", "ignore")  # 3.12 warns of a fork with threads: those are what is tested
@@ -312,3 +313,36 @@ def test_a_plan_made_meanwhile_does_not_keep_an_old_number_of_threads(op, monkey
     finally:
         onepass.set_num_threads(before)
     assert planned == [2, 1]
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_that_are_nan_have_the_same_bits_by_any_number_of_threads(threads, dtype, value):
+    """A row that one thread keeps in cache, two split; a NaN has a sign."""
+    row = random_array((1, 200_000), dtype)
+    everywhere, once, twice = np.full_like(row, value), row.copy(), row.copy()
+    once[0, 35_000] = twice[0, 199_999] = value
+    twice[0, 10] = np.nan
+    for x in (once, twice, everywhere):
+        seen = set()
+        for count in (1, 2):
+            threads(count)
+            out = np.full_like(x, 7)
+            onepass.softmax(x, out=out)
+            seen.add((_engine.last_algorithm(), out.tobytes()))
+        assert len({algorithm for algorithm, _ in seen}) == 2 and len({bits for _, bits in seen}) == 1
+
+
+def test_an_interpreter_that_numpy_refuses_leaves_the_first_one_whole():
+    pytest.importorskip("_xxsubinterpreters")
+    code = """
+import sys, numpy as np, onepass, _xxsubinterpreters as interpreters
+onepass.softmax(np.ones(3))
+try:
+    interpreters.run_string(interpreters.create(), f"import sys; sys.path = {sys.path!r}; import onepass")
+except Exception as error:
+    print(error)
+print(onepass.softmax(np.ones(5)).sum())  # a shape that has no plan yet
+"""
+    said = run_python(code, python_args=IGNORE).splitlines()
+    assert "ImportError" in said[0] and float(said[1]) == 1

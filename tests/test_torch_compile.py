@@ -1,5 +1,6 @@
 """torch.compile: one graph, forward and backward, and no more compilations than shapes ask for."""
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -74,6 +75,10 @@ def test_keywords_as_in_eager_calls():
         "axis": lambda x: onepass.logsumexp(x, axis=None),
         "out": lambda x: onepass.softmax(x, out=torch.empty_like(x)),
         "sum": lambda x: onepass.sum(x, (0, 1), keepdim=True),
+        "keepdim as an int": lambda x: onepass.sum(x, 0, 1) + onepass.logsumexp(x, 0, 1),
+        "integers": lambda x: onepass.softmax((x * 8).long(), 0, torch.float32),
+        "a gradient's dtype": lambda x: onepass.softmax_backward(x, x, dtype="float16"),
+        "the same of NumPy": lambda x: onepass.log_softmax_backward(x, x, dtype=np.float64),
         "mean": lambda x: onepass.mean(x),
         "amax": lambda x: onepass.amax(x, None),
         "module": onepass.nn.Softmax(0),
@@ -88,6 +93,10 @@ def test_a_wrong_argument_is_an_error_while_tracing():
     for call, words in (
         (lambda x: onepass.softmax(x, 2), "dim 2 is out of range"),
         (lambda x: onepass.softmax(x.to(torch.float8_e4m3fn)), "float8_e4m3fn"),
+        (lambda x: onepass.sum(x.int(), 0), "sum: x has dtype torch.int32"),
+        (lambda x: onepass.amax(x.to(torch.complex64), 0), "amax: x has dtype torch.complex64"),
+        (lambda x: onepass.softmax(x, True), "dim must be an int, .* got True"),
+        (lambda x: onepass.sum(x, True), "dim must be an int, .* got True"),
         (lambda x: onepass.softmax(x, out=torch.empty(3, 5)), "out has shape"),
         (lambda x: onepass.softmax(x, dim=0, axis=1), "two names of one argument"),
         (lambda x: onepass.softmax(x, axsi=1), "axsi"),

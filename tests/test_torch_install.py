@@ -390,6 +390,15 @@ def test_a_safe_softmax_of_nothing_after_a_softmax_of_it():
         assert torch._safe_softmax(torch.empty(3, 0), -1).shape == (3, 0)
 
 
+def test_results_of_more_bytes_than_there_are_addresses():
+    """Also of a call that has been planned, which never sees Python."""
+    x = torch.zeros(1).expand(2**52 + 128, 1024)
+    with onepass.installed():
+        for _ in range(2):
+            with pytest.raises(MemoryError, match="no memory for a result"):
+                torch.softmax(x, -1)
+
+
 def test_a_gradient_in_another_dtype_is_torchs_on_a_cpu():
     y, dy = torch.rand(2, 3), torch.rand(2, 3)
     expected = torch.ops.aten._softmax_backward_data(dy, y, 1, torch.float64)

@@ -108,6 +108,31 @@ def test_meta_and_fake_tensors_have_shapes_only(op):
         assert fake.stride() == expected.stride()
 
 
+def test_gradients_of_nested_tensors_are_refused_by_name():
+    rows = [random_tensor((n, 4), torch.float32) for n in (2, 3)]
+    x = torch.nested.nested_tensor(rows, layout=torch.strided)
+    with pytest.raises(TypeError, match="^softmax_backward: an input is a nested tensor"):
+        onepass.softmax_backward(x, x)
+    with pytest.raises(TypeError, match="^softmax: x is a nested tensor"):
+        onepass.softmax(x, out=x)
+
+
+def test_gradients_of_meta_tensors_have_inputs_of_one_shape():
+    y = random_tensor((3, 4)).to("meta")
+    assert onepass.softmax_backward(y, y).shape == y.shape
+    for op in ("softmax_backward", "log_softmax_backward"):
+        with pytest.raises(ValueError, match=r"dy has shape \(1, 4\), y has shape \(3, 4\)"):
+            getattr(onepass, op)(y[:1], y)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz")
+def test_quantized_tensors_are_told_the_way_out():
+    x = torch.quantize_per_tensor(random_tensor((3, 4), torch.float32), 0.1, 0, torch.qint8)
+    for dtype in (None, torch.float32):
+        with pytest.raises(TypeError, match=r"^softmax: x of shape \(3, 4\) is quantized .*pass x.dequantize\(\)"):
+            onepass.softmax(x, dtype=dtype)
+
+
 def test_other_devices_and_layouts_are_named():
     for x, error, words in (
         (random_tensor((3, 4)).to_sparse(), TypeError, "layout torch.sparse_coo"),

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+# Before the engine, which must not have begun where NumPy refuses: it would be broken in the first interpreter, too.
+import numpy as _numpy  # noqa: F401
+
 from .gradients import log_softmax_backward, logsumexp_backward, softmax_backward
 from .reductions import amax, amin, mean, sum
 from .report import explain

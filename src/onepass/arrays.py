@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import _engine
-from .problem import ELEMENTWISE, ITEMSIZE
+from .problem import ITEMSIZE
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of the engine's DType
 SUPPORTED = "float32, float64, float16 or bfloat16"
@@ -151,9 +151,8 @@ def _from_numpy(op: str, name: str, x: Any, original: Any, wrap: Callable[[Any],
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in _NUMPY_DTYPES and not is_bfloat16(array.dtype):
-        kind = {"c": "complex", "O": "object", "V": "structured", "M": "datetime", "m": "timedelta"}.get(
-            array.dtype.kind, ""
-        )
+        kinds = {"c": "complex", "O": "object", "M": "datetime", "m": "timedelta"}
+        kind = "structured" if array.dtype.names else kinds.get(array.dtype.kind, "")
         described = f"{kind} dtype {array.dtype}" if kind else f"dtype {array.dtype}"
         raise TypeError(
             f"{op}: {name} of shape {array.shape} has {described}; expected {SUPPORTED}, or integers: "
@@ -178,6 +177,8 @@ def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> In
             f"{op}: {name} is a nested tensor; pass {name}.to_padded_tensor(...), or use torch's own function"
         )
     shape = tuple(x.shape)
+    if x.is_quantized:
+        raise TypeError(f"{op}: {name} of shape {shape} is quantized ({x.dtype}); pass {name}.dequantize()")
     if x.requires_grad:
         if torch.is_grad_enabled():
             raise ValueError(
@@ -197,7 +198,7 @@ def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> In
             raise TypeError(
                 f"{op}: {name} of shape {shape} has dtype {x.dtype}; expected {SUPPORTED}: "
                 f"convert with {name}.to(torch.float32)"
-                + ("" if x.dtype.is_complex or op not in ELEMENTWISE else ", or pass dtype=")
+                + ("" if x.dtype.is_complex or op not in ("softmax", "log_softmax") else ", or pass dtype=")
             )
         x = x.to(getattr(torch, dtype))
     known = str(x.dtype).removeprefix("torch.")
@@ -264,8 +265,13 @@ def _from_dlpack(op: str, name: str, x: Any) -> Input:
         )
     try:
         array = np.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError):
+    except (BufferError, RuntimeError, TypeError) as error:
         array = np.asarray(x)  # bfloat16, which NumPy does not take through DLPack
+        if array.dtype == object:
+            raise TypeError(
+                f"{op}: {name} of type {type(x).__name__} cannot be read: NumPy does not take it through DLPack "
+                f"({error}), and it is no array otherwise"
+            ) from error
 
     def wrap(y: Any) -> Any:
         namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
@@ -291,8 +297,8 @@ def resolve_dtype(op: str, dtype: Any) -> str | None:
         name = str(dtype).removeprefix("torch.")
     else:
         try:
-            name = "bfloat16" if dtype == "bfloat16" else np.dtype(dtype).name
-        except TypeError:
+            name = "bfloat16" if isinstance(dtype, str) and dtype == "bfloat16" else np.dtype(dtype).name
+        except (TypeError, ValueError, SyntaxError):
             name = repr(dtype)
     if name not in DTYPES:
         raise TypeError(f"{op}: dtype {dtype!r} is not a dtype of a result; expected {SUPPORTED}")
@@ -309,7 +315,7 @@ def resolve_dtype(op: str, dtype: Any) -> str | None:
 
 def unrecorded(out: Any) -> Any:
     """`out` as it is written: of a tensor that requires grad, while nothing is recorded, the tensor that does not."""
-    if not is_tensor(out) or not out.requires_grad or _watched_torch.is_grad_enabled():
+    if not is_tensor(out) or not getattr(out, "requires_grad", False) or _watched_torch.is_grad_enabled():
         return out
     return out.detach()
 
@@ -330,15 +336,17 @@ def check_out(
         is_bfloat16(out.dtype)
     elif source.device is None or type(out) is not type(source.array):
         kind = type(source.array) if torch is None or not isinstance(source.array, torch.Tensor) else torch.Tensor
+        like = f" like {source.name}" if source.same_object else ""
         raise TypeError(
-            f"{op}: out must be a {kind.__module__}.{kind.__name__} like {source.name}, "
+            f"{op}: out must be a {kind.__module__}.{kind.__name__}{like}, "
             f"got {type(out).__module__}.{type(out).__name__}"
         )
     if tuple(out.shape) != shape:
         raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {shape}")
     name = str(out.dtype).removeprefix("torch.")
     if name != dtype:
-        raise TypeError(f"{op}: out has dtype {name}, the result has dtype {dtype}; pass dtype={name!r} or another out")
+        remedy = f"dtype={name!r} or another out" if name in DTYPES else "another out"
+        raise TypeError(f"{op}: out has dtype {name}, the result has dtype {dtype}; pass {remedy}")
     described = _engine.describe(out)
     if described is None:
         raise ValueError(

@@ -60,8 +60,8 @@ def checked(
     op: str, given: tuple[Any, ...], dim: Any, keepdim: bool, dtype: Any, out: Any
 ) -> tuple[tuple[Input, ...], Problem]:
     """The arrays to read and the problem of a call, once its arguments are known to fit."""
-    result_dtype = arrays.resolve_dtype(op, dtype)
     inputs = tuple(arrays.as_input(op, array, None, name) for array, name in zip(given, ARGUMENTS[op], strict=True))
+    result_dtype = arrays.resolve_dtype(op, dtype)  # after them: operators are given that of an input
     first, others = inputs[0], inputs[1:]
     dims = normalize_dims(op, dim, first.shape)
     per_row = op == "logsumexp_backward"

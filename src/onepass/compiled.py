@@ -56,7 +56,7 @@ def gradient(op: str) -> Callable[..., Any]:
         from .torch.tensors import refuse_out, trace_gradient, traced_dims
 
         refuse_out(op, out, algorithm)
-        return trace_gradient(op, (y, dy), traced_dims(y, dim), False, dtype)
+        return trace_gradient(op, (y, dy), traced_dims(op, y, dim), False, dtype)
 
     return traced
 
@@ -68,4 +68,4 @@ def logsumexp_gradient(
     from .torch.tensors import refuse_out, trace_gradient, traced_dims
 
     refuse_out("logsumexp_backward", out, algorithm)
-    return trace_gradient("logsumexp_backward", (x, dy, lse), traced_dims(x, dim), keepdim, None)
+    return trace_gradient("logsumexp_backward", (x, dy, lse), traced_dims("logsumexp_backward", x, dim), keepdim, None)

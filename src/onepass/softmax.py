@@ -72,7 +72,7 @@ def log_softmax(
     algorithm: str | None = None,
     axis: Any = UNSET,
 ) -> Any:
-    """Logarithm of the softmax: x - logsumexp(x) along dim, accurate also where the softmax is 0 or 1.
+    """Logarithm of the softmax: x - logsumexp(x) along dim, accurate also where the softmax is 0.
 
     >>> import numpy as np, onepass
     >>> onepass.log_softmax(np.array([0.0, 1000.0]))

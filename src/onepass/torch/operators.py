@@ -105,6 +105,9 @@ def _like(x: Tensor, dim: Sequence[int], dtype: torch.dtype | None = None, algor
 
 
 def _gradient_like(dy: Tensor, y: Tensor, dim: Sequence[int], dtype: torch.dtype) -> Tensor:
+    _check("softmax_backward", y, dim)
+    if dy.shape != y.shape:
+        raise ValueError(f"softmax_backward: dy has shape {tuple(dy.shape)}, y has shape {tuple(y.shape)}")
     return y.new_empty(y.shape, dtype=dtype)
 
 

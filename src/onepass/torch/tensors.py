@@ -14,7 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from .. import _engine
 from .._engine import call_data
-from ..arrays import DTYPES, make_tensors_by, resolve_dtype
+from ..arrays import DTYPES, SUPPORTED, make_tensors_by, resolve_dtype
 from ..call import NUMBERS, OPS, check_not_empty, run_planned
 from ..call_gradients import run_planned as gradients_on_memory
 from ..problem import is_int, normalize_dims
@@ -73,7 +73,8 @@ def use_extension(built: ModuleType | None) -> None:
 record_by(extension.load())
 
 
-def _unusual(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+def _unusual(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorithm: str | None) -> Any:
+    keepdim = bool(keepdim)
     if not isinstance(x, Tensor) or has_torch_function_unary(x):
         return handle_torch_function(_public(op), (x,), x, **_keywords(op, dim, keepdim, dtype, out, algorithm))
     kind = type(x)
@@ -85,9 +86,9 @@ def _unusual(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, alg
     if x.is_nested and out is None:
         return _by_torch(op, x, dim, keepdim, dtype, out, algorithm)
     wanted = _torch_dtype(op, dtype)
-    if wanted is not None and not x.dtype.is_floating_point and not x.dtype.is_complex:
-        x = x.to(wanted)
-    if x.layout != torch.strided or x.is_quantized or x.device.type not in _DEVICES or _name(x.dtype) not in DTYPES:
+    x = _floating(x, wanted)
+    strided = x.layout == torch.strided and not x.is_nested and not x.is_quantized
+    if not strided or x.device.type not in _DEVICES or _name(x.dtype) not in DTYPES:
         return run_planned(op, x.detach(), dim, keepdim, dtype, out, algorithm)  # says what is wrong with x
     dims = normalize_dims(op, dim, tuple(x.shape))
     if out is not None:
@@ -95,6 +96,12 @@ def _unusual(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, alg
     if op not in _OPERATORS:
         return _reduction(op, x, dims, keepdim, algorithm)
     return operator(op, x, dims, keepdim, wanted, algorithm)
+
+
+def _floating(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Integers as what the result is to be."""
+    integers = not (x.dtype.is_floating_point or x.dtype.is_complex or x.is_quantized)
+    return x.to(dtype) if dtype is not None and integers else x
 
 
 def call_gradient(
@@ -108,7 +115,9 @@ def call_gradient(
         given = tuple(x.detach() for x in given)
         return call_data(gradients_on_memory, op, given, dim, keepdim, dtype, out, algorithm)
     refuse_out(op, out, algorithm)
-    return trace_gradient(op, given, normalize_dims(op, dim, tuple(given[0].shape)), keepdim, _torch_dtype(op, dtype))
+    if any(x.is_nested for x in given):
+        raise TypeError(f"{op}: an input is a nested tensor; pass to_padded_tensor(...), or use torch's own function")
+    return trace_gradient(op, given, normalize_dims(op, dim, tuple(given[0].shape)), keepdim, dtype)
 
 
 def refuse_out(op: str, out: Any, algorithm: str | None) -> None:
@@ -120,34 +129,41 @@ def refuse_out(op: str, out: Any, algorithm: str | None) -> None:
         )
 
 
-def trace_gradient(
-    op: str, given: tuple[Any, ...], dims: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
-) -> Tensor:
+def trace_gradient(op: str, given: tuple[Any, ...], dims: tuple[int, ...], keepdim: bool, dtype: Any) -> Tensor:
     """The call of a gradient as the dispatcher sees it."""
     y, dy, *lse = given
     dx: Tensor
     if lse:
-        dx = operators.logsumexp_backward(dy, y, lse[0], dims, keepdim)
+        dx = operators.logsumexp_backward(dy, y, lse[0], dims, bool(keepdim))
     else:
-        dx = getattr(operators, op)(dy, y, dims, dtype or y.dtype)
+        dx = getattr(operators, op)(dy, y, dims, _torch_dtype(op, dtype) or y.dtype)
     return dx
 
 
-def trace(op: str, x: Any, dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None) -> Any:
+def trace(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """What torch.compile traces of a call: the operator, whose kernel for fake tensors checks the arguments."""
     if not isinstance(x, Tensor):
         return _untraced(op, x, **_keywords(op, dim, keepdim, dtype, out, algorithm))
-    dims = traced_dims(x, dim)
+    dims, keepdim = traced_dims(op, x, dim), bool(keepdim)
+    wanted = _torch_dtype(op, dtype)
+    x = _floating(x, wanted)
     if op in _OPERATORS:
-        y = operator(op, x, dims, keepdim, _torch_dtype(op, dtype), algorithm)
+        y = operator(op, x, dims, keepdim, wanted, algorithm)
+    elif not x.dtype.is_floating_point:
+        raise TypeError(f"{op}: x has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to")
     else:
         y = getattr(torch, op)(x, dim=dims, keepdim=keepdim) if dims else x.clone()
     return y if out is None else _copied(op, y, out)
 
 
-def traced_dims(x: Tensor, dim: Any) -> tuple[int, ...]:
-    """dim as operators have it, unchecked."""
-    return tuple(range(x.dim())) if dim is None else tuple(dim) if isinstance(dim, (tuple, list)) else (index(dim),)
+def traced_dims(op: str, x: Tensor, dim: Any) -> tuple[int, ...]:
+    """dim as operators have it, who check its range."""
+    if dim is None:
+        return tuple(range(x.dim()))
+    dims = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
+    if not all(map(is_int, dims)):
+        raise TypeError(f"{op}: dim must be an int, a tuple of ints or None, got {dim!r}")
+    return tuple(map(index, dims))
 
 
 @torch.compiler.disable

@@ -19,7 +19,8 @@ template <class C>
 inline SoftmaxOp<Vec<C>, true> softmax_op(Partial total) {
     const bool defined = !is_infinite(total.m);
     const auto anchor = anchor_of<C>(defined ? total.m : 0);
-    const double scale = defined ? kUnbias<C> / total.d : __builtin_nan("");
+    // NaN with the sign that the exponentials of such a row have where it waits: as many threads as one.
+    const double scale = defined ? kUnbias<C> / total.d : total.m - total.m;
     const C high = static_cast<C>(scale);
     const C low = sizeof(C) == 4 ? static_cast<C>(scale - high)
                                  : static_cast<C>(::fma(-scale, total.d / kUnbias<C>, 1.0) * scale);
