@@ -79,7 +79,6 @@ __device__ __forceinline__ float from_order(int place) {
 // of every so many-th lane of a group, a power of two.
 template <int kLanes, int kApart = 1, class T, class Combine>
 __device__ __forceinline__ T all_reduce_lanes(T value, Combine combine) {
-    static_assert((kLanes & (kLanes - 1)) == 0);
 #pragma unroll
     for (int mask = kLanes / 2; mask >= kApart; mask /= 2) {
         value = combine(value, shuffled(value, [=](unsigned w) { return __shfl_xor_sync(kAllLanes, w, mask); }));
@@ -100,7 +99,6 @@ __device__ __forceinline__ C all_max_lanes(C value) {
 // The first lane of the group gets the total; what the others get is of no use.
 template <int kLanes, class T, class Combine>
 __device__ __forceinline__ T reduce_lanes(T value, Combine combine) {
-    static_assert((kLanes & (kLanes - 1)) == 0);
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
         value =
