@@ -1,6 +1,6 @@
 """onepass: the softmax family and row reductions at the speed of memory."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Before the engine, which must not have begun where NumPy refuses: it would be broken in the first interpreter, too.
 import numpy as _numpy  # noqa: F401
@@ -11,6 +11,9 @@ from .report import explain
 from .routing import install, installed, installed_stats, uninstall
 from .runtime import empty_cache, get_num_threads, memory_stats, set_num_threads
 from .softmax import log_softmax, logsumexp, softmax
+
+if TYPE_CHECKING:
+    from .torch import nn as nn
 
 __version__ = "0.1.0"
 __all__ = [

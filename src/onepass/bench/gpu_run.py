@@ -20,7 +20,7 @@ from onepass.bench.gpu_contenders import GpuContender, GpuData
 from onepass.bench.gpu_peers import bounds, make_data
 from onepass.bench.gpu_timing import Flush, GpuEffort, interleave
 from onepass.bench.peers import Peer
-from onepass.bench.results import CellReport, Outcome
+from onepass.bench.results import CellReport, Outcome, first_line, outcome
 from onepass.bench.verify import Verifier, WrongResult
 from onepass.cuda.launch import read_device
 from onepass.problem import GRADIENTS
@@ -133,7 +133,7 @@ def _prepared(data: GpuData, peers: Sequence[Peer]) -> list[tuple[GpuContender, 
             prepared += [(contender, None) for contender in peer.prepare(data)]
         except Exception as error:  # a broken peer is a finding of the benchmark, not the end of it
             contender = GpuContender(peer.name, "fresh", "", lambda: None, data.cell.moved_bytes)
-            prepared.append((contender, _outcome(contender, "failed", note=_first_line(error))))
+            prepared.append((contender, outcome(contender, "failed", note=first_line(error))))
     return prepared
 
 
@@ -144,23 +144,14 @@ def _verified(contender: GpuContender, data: GpuData, verifier: GpuVerifier) -> 
         value = contender.call()
         result = data.out if contender.mode == "out" else value
         if contender.mode in ("copy", "bound"):
-            return _outcome(contender, "ok")
+            return outcome(contender, "ok")
         error_ulp = verifier.error(result)
     except WrongResult as wrong:
-        return _outcome(contender, "wrong", note=str(wrong))
+        return outcome(contender, "wrong", note=str(wrong))
     except Exception as error:  # as above
-        return _outcome(contender, "failed", note=_first_line(error))
+        return outcome(contender, "failed", note=first_line(error))
     allowed = verifier.tolerance * (1 if contender.ours else _ROOM_OF_OTHERS)
     if not error_ulp <= allowed:
         note = f"off by {error_ulp:.4g} ULP; {allowed:.4g} allowed"
-        return _outcome(contender, "wrong", note=note, error_ulp=error_ulp)
-    return _outcome(contender, "ok", error_ulp=error_ulp)
-
-
-def _outcome(contender: GpuContender, status: str, **more: Any) -> Outcome:
-    who = (contender.label, contender.peer, contender.mode, contender.statement, contender.moved_bytes)
-    return Outcome(*who, status, **more)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        return outcome(contender, "wrong", note=note, error_ulp=error_ulp)
+    return outcome(contender, "ok", error_ulp=error_ulp)

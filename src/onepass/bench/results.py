@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from onepass.bench.cells import Cell
 from onepass.bench.timing import Timing
@@ -28,6 +28,32 @@ class Outcome:
     @property
     def gb_per_s(self) -> float | None:
         return self.moved_bytes / self.timing.median / 1e9 if self.timing else None
+
+
+class Contender(Protocol):
+    """What an outcome says of whoever had it, on a CPU or a GPU."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def statement(self) -> str: ...
+    @property
+    def moved_bytes(self) -> int: ...
+
+
+def outcome(contender: Contender, status: str, **more: Any) -> Outcome:
+    """Before it is timed."""
+    who = (contender.label, contender.peer, contender.mode, contender.statement, contender.moved_bytes)
+    return Outcome(*who, status, **more)
+
+
+def first_line(error: Exception) -> str:
+    """What an outcome notes of it."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from onepass.bench.cells import CELLS, Cell
 from onepass.bench.document import NotOneRun, read_documents
 from onepass.bench.document import document as describe
 from onepass.bench.peers import PEERS, Contender, Data, Peer, check_copy, copies, equal_threads, make_data
-from onepass.bench.results import CellReport, Outcome
+from onepass.bench.results import CellReport, Outcome, first_line, outcome
 from onepass.bench.selection import CPU_ELEMENTS, GPU_ELEMENTS, sample, select
 from onepass.bench.timing import Effort, interleave
 from onepass.bench.verify import Verifier, WrongResult
@@ -131,7 +131,7 @@ def run_benchmark(
                         reports.append(here.measure(cell, installed, effort))
                     except Exception as error:  # no memory, say; the other cells are worth having
                         failed = True
-                        reports.append(CellReport(cell, skipped=f"it failed: {_first_line(error)}"))
+                        reports.append(CellReport(cell, skipped=f"it failed: {first_line(error)}"))
                     screen.show(reports[-1])
             except KeyboardInterrupt:  # what has been measured is worth keeping
                 failed = True
@@ -225,7 +225,7 @@ def _prepared(data: Data, peers: Sequence[Peer]) -> list[tuple[Contender, Outcom
             prepared += [(contender, None) for contender in peer.prepare(data)]
         except Exception as error:  # a broken peer is a finding of the benchmark, not the end of it
             contender = Contender(peer.name, "fresh", "", {}, data.cell.moved_bytes)
-            prepared.append((contender, _outcome(contender, "failed", note=_first_line(error))))
+            prepared.append((contender, outcome(contender, "failed", note=first_line(error))))
     return prepared
 
 
@@ -233,24 +233,15 @@ def _verified(contender: Contender, data: Data, verifier: Verifier) -> Outcome:
     try:
         if contender.mode == "copy":
             check_copy(contender)
-            return _outcome(contender, "ok")
+            return outcome(contender, "ok")
         result = contender.result(data.out_numpy)
     except Exception as error:  # as above
-        return _outcome(contender, "failed", note=_first_line(error))
+        return outcome(contender, "failed", note=first_line(error))
     try:
         error_ulp = verifier.error(result)
     except WrongResult as wrong:
-        return _outcome(contender, "wrong", note=str(wrong))
+        return outcome(contender, "wrong", note=str(wrong))
     if not error_ulp <= verifier.tolerance:
         note = f"off by {error_ulp:.4g} ULP; {verifier.tolerance:.4g} allowed"
-        return _outcome(contender, "wrong", note=note, error_ulp=error_ulp)
-    return _outcome(contender, "ok", error_ulp=error_ulp)
-
-
-def _outcome(contender: Contender, status: str, **more: Any) -> Outcome:
-    who = (contender.label, contender.peer, contender.mode, contender.statement, contender.moved_bytes)
-    return Outcome(*who, status, **more)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        return outcome(contender, "wrong", note=note, error_ulp=error_ulp)
+    return outcome(contender, "ok", error_ulp=error_ulp)
