@@ -82,10 +82,11 @@ bool view_dlpack(const dlpack::Tensor& tensor, ArrayView& view);
 using MakeTensor = PyObject* (*)(int dtype, int ndim, const std::int64_t* shape, void** data);
 void make_tensors_by(int kind, MakeTensor make);
 
-// A new contiguous array of the same kind and on the same device as `like`, which is NumPy's or has an exchange API.
-// Its memory in `data`; null with a Python exception set.
 // Bytes of an array without gaps; false: more than there are addresses, as of a tensor that repeats a few elements.
 bool count_bytes(DType dtype, int ndim, const std::int64_t* shape, std::size_t& bytes);
+
+// A new contiguous array of the same kind and on the same device as `like`, which is NumPy's or has an exchange API.
+// Its memory in `data`; null with a Python exception set.
 PyObject* new_array(const ArrayView& like, DType dtype, int ndim, const std::int64_t* shape, void** data);
 dlpack::DataType dlpack_dtype(DType dtype);
 

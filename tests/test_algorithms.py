@@ -546,3 +546,18 @@ def test_calls_by_any_algorithm_are_remembered():
     for name in {*plan.ALGORITHMS, *cuda_plan.ALGORITHMS}:
         _engine.remember(0, x, -1, False, None, None, name, bound)
         assert same_bits(_engine.call(0, x, -1, False, None, None, name), onepass.softmax(x)), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("steps", [17, 33, 3000])
+def test_logarithms_of_columns_are_taken_together(dtype, steps):
+    """Of a last vector that is not whole, beside infinities and NaN, side by side and not."""
+    for width in (1, 15, 40, 129):
+        x = random_array((2, steps, width), dtype, sigma=3, seed=width)
+        x[0, 1] = np.inf
+        x[1, :, 0] = -np.inf
+        x[1, 2, width // 2 :: 3] = np.nan
+        for out in (nan_filled((2, width), x.dtype), nan_filled((2, 2 * width), x.dtype)[:, ::2]):
+            onepass.logsumexp(x, 1, out=out, algorithm="strided" if width > 1 else None)
+            assert width == 1 or _engine.last_algorithm() == "strided"
+            assert max_ulp(out, reference.logsumexp(x, 1)) <= LIMITS["logsumexp", dtype], width

@@ -196,7 +196,7 @@ def test_what_is_not_of_one_run_is_not_shown_together(tmp_path, capsys, changes,
     with pytest.raises(NotOneRun, match=complaint):
         read_documents(paths)
     assert show_results(paths) == 2
-    assert "onepass bench: " in capsys.readouterr().err
+    assert "onepass: error: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["tables", "kernels", "backward"])

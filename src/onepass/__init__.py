@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-# Before the engine, which must not have begun where NumPy refuses: it would be broken in the first interpreter, too.
+# Before the engine, which must not have begun where NumPy refuses, as from 2.3 on in a second interpreter: it would be
+# broken in the first one, too.
 import numpy as _numpy  # noqa: F401
 
 from .gradients import log_softmax_backward, logsumexp_backward, softmax_backward

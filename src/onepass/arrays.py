@@ -345,7 +345,8 @@ def check_out(
         raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {shape}")
     name = str(out.dtype).removeprefix("torch.")
     if name != dtype:
-        remedy = f"dtype={name!r} or another out" if name in DTYPES else "another out"
+        takes_dtype = op in ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward")
+        remedy = f"dtype={name!r} or another out" if takes_dtype and name in DTYPES else "another out"
         raise TypeError(f"{op}: out has dtype {name}, the result has dtype {dtype}; pass {remedy}")
     described = _engine.describe(out)
     if described is None:

@@ -83,7 +83,7 @@ def run(
 
     The program itself takes about 70 MB besides --max-memory.
     """
-    with _failures():
+    with _failures("; try a smaller --max-memory"):
         request = Request(op, _dims(dim), FLOATS[dtype] if dtype else None, keepdim, _size(max_memory))
         began = time.perf_counter()
         with _progress(op, quiet) as progress:
@@ -229,7 +229,7 @@ def cache_clear() -> None:
 def _dims(text: str) -> tuple[int, ...] | None:
     if text == "all":
         return None
-    if not re.fullmatch(r"-?\d+(,-?\d+)*", text):
+    if not re.fullmatch(r"-?\d{1,9}(,-?\d{1,9})*", text):
         raise UsageError(f"--dim {text!r}: expected an int, ints with commas, or 'all'")
     return tuple(int(d) for d in text.split(","))
 
@@ -270,8 +270,9 @@ def _progress(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    """Turn what can go wrong, signals included, into one line on standard error and an exit code."""
+def _failures(for_memory: str = "") -> Iterator[None]:
+    """Turn what can go wrong, signals included, into one line on standard error and an exit code. for_memory: what to
+    do where there is too little."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise _Stopped(signal.Signals(number).name)
@@ -296,7 +297,7 @@ def _failures() -> Iterator[None]:
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     except MemoryError as error:
-        text = f"out of memory; try a smaller --max-memory ({error})"
+        text = f"out of memory{for_memory} ({error})"
     except KeyboardInterrupt:
         text = "interrupted"
     except _Stopped as error:

@@ -125,7 +125,8 @@ def pick_dim(op: str, dim: Dim, axis: Any) -> Dim:
 
 def is_int(d: object) -> bool:
     """Whether d names a dim: Python's ints and NumPy's, but no bool."""
-    return not isinstance(d, bool) and hasattr(d, "__index__")
+    # A compiler that traces this knows its own numbers as ints, and nothing of their attributes.
+    return not isinstance(d, bool) and (isinstance(d, int) or hasattr(d, "__index__"))
 
 
 def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, ...]:

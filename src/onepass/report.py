@@ -10,7 +10,7 @@ from .arrays import as_input, is_tensor
 from .call import problem_of
 from .cpu.cpu_plan import CpuPlan
 from .cpu.plan import make_plan
-from .machine import Machine, this_machine
+from .machine import Machine, is_number, this_machine
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _gpu(device: Any, ordinal: int | None) -> Device | None:
             return by_name(name)
         except ValueError as error:
             raise ValueError(f"explain: {error}, cpu, cuda or cuda:1") from error
-    if not (number or "0").isdigit():
+    if not is_number(number or "0"):
         raise ValueError(f"explain: device {name!r} is not known; expected cpu, cuda, cuda:1 or the name of a GPU")
     from .cuda.launch import read_device
 

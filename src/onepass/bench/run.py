@@ -20,7 +20,7 @@ from onepass.bench.results import CellReport, Outcome, first_line, outcome
 from onepass.bench.selection import CPU_ELEMENTS, GPU_ELEMENTS, sample, select
 from onepass.bench.timing import Effort, interleave
 from onepass.bench.verify import Verifier, WrongResult
-from onepass.machine import memory_bytes
+from onepass.machine import is_number, memory_bytes
 
 FULL = Effort(rounds=7, most_rounds=14, window_seconds=0.06)
 QUICK = Effort(rounds=4, most_rounds=4, window_seconds=0.03)
@@ -67,7 +67,7 @@ def suite(device: str) -> Suite:
 def gpu_ordinal(device: str) -> int:
     """Which GPU is meant by "cuda" or "cuda:1"; ValueError for anything else."""
     kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number or "0").isdigit():
+    if kind != "cuda" or not is_number(number or "0"):
         raise ValueError(f"device is {device!r}; expected cpu, cuda or cuda:1")
     return int(number or 0)
 
@@ -167,7 +167,7 @@ def show_results(
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"onepass bench: {error}", file=sys.stderr)
+    print(f"onepass: error: {error}", file=sys.stderr)
     return code
 
 

@@ -72,7 +72,8 @@ class Functor:
     ----------
     type : the C++ type: one of load_store.h's, or that of `source`. It is called with the element, in what is computed
         in, and with where the element is: the number of its row and its place in the row, both in the order of the
-        dims of the array, whatever its strides
+        dims of the array, whatever its strides (arrays and results in another order in memory are refused where that is
+        not so)
     fields : the values of its fields, in order: a float is a `double`, an int a `long long`, an array on a GPU a
         pointer to its first element; the array must live as long as calls are made
     source : the type's C++ text

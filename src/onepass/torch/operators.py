@@ -90,25 +90,41 @@ register("logsumexp_backward", _logsumexp_gradient, *_DEVICES)
 # ---- shapes without memory ----
 
 
-def _check(op: str, x: Tensor, dim: Sequence[int]) -> tuple[int, ...]:
-    name = str(x.dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise TypeError(
-            f"{op}: x of shape {tuple(x.shape)} has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to"
-        )
+def _check(op: str, dim: Sequence[int], **arrays: Tensor) -> tuple[int, ...]:
+    """The dims of the last of these arrays, once all have dtypes that are computed."""
+    for name, x in arrays.items():
+        if str(x.dtype).removeprefix("torch.") not in DTYPES:
+            raise TypeError(
+                f"{op}: {name} of shape {tuple(x.shape)} has dtype {x.dtype}; expected {SUPPORTED}: convert with "
+                f"{name}.to"
+            )
     return normalize_dims(op, tuple(dim), tuple(x.shape))
 
 
-def _like(x: Tensor, dim: Sequence[int], dtype: torch.dtype | None = None, algorithm: str | None = None) -> Tensor:
-    _check("softmax", x, dim)
-    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+def _check_shape(op: str, name: str, x: Tensor, shape: Sequence[int]) -> None:
+    if list(x.shape) != list(shape):
+        raise ValueError(f"{op}: {name} has shape {tuple(x.shape)}; expected {tuple(shape)}")
 
 
-def _gradient_like(dy: Tensor, y: Tensor, dim: Sequence[int], dtype: torch.dtype) -> Tensor:
-    _check("softmax_backward", y, dim)
-    if dy.shape != y.shape:
-        raise ValueError(f"softmax_backward: dy has shape {tuple(dy.shape)}, y has shape {tuple(y.shape)}")
-    return y.new_empty(y.shape, dtype=dtype)
+def _like(op: str) -> Callable[..., Tensor]:
+    def fake(x: Tensor, dim: Sequence[int], dtype: torch.dtype | None = None, algorithm: str | None = None) -> Tensor:
+        _check(op, dim, x=x)
+        return x.new_empty(x.shape, dtype=dtype or x.dtype)
+
+    return fake
+
+
+def _gradient_like(op: str) -> Callable[..., Tensor]:
+    def fake(dy: Tensor, y: Tensor, dim: Sequence[int], dtype: torch.dtype) -> Tensor:
+        _check(op, dim, dy=dy, y=y)
+        _check_shape(op, "dy", dy, y.shape)
+        return y.new_empty(y.shape, dtype=dtype)
+
+    return fake
+
+
+def _reduced_shape(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> list[int]:
+    return [1 if i in dims else n for i, n in enumerate(x.shape) if keepdim or i not in dims]
 
 
 def _reduced(
@@ -118,21 +134,24 @@ def _reduced(
     dtype: torch.dtype | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
-    dims = _check("logsumexp", x, dim)
-    shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdim or i not in dims]
-    return x.new_empty(shape, dtype=dtype or x.dtype)
+    dims = _check("logsumexp", dim, x=x)
+    return x.new_empty(_reduced_shape(x, dims, keepdim), dtype=dtype or x.dtype)
 
 
 def _x_like(dy: Tensor, x: Tensor, lse: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
+    op = "logsumexp_backward"
+    dims = _check(op, dim, dy=dy, lse=lse, x=x)
+    for name, per_row in (("dy", dy), ("lse", lse)):
+        _check_shape(op, name, per_row, _reduced_shape(x, dims, keepdim))
     return x.new_empty(x.shape)
 
 
 for _name, _fake in {
-    "softmax": _like,
-    "log_softmax": _like,
+    "softmax": _like("softmax"),
+    "log_softmax": _like("log_softmax"),
     "logsumexp": _reduced,
-    "softmax_backward": _gradient_like,
-    "log_softmax_backward": _gradient_like,
+    "softmax_backward": _gradient_like("softmax_backward"),
+    "log_softmax_backward": _gradient_like("log_softmax_backward"),
     "logsumexp_backward": _x_like,
 }.items():
     torch.library.register_fake(f"onepass::{_name}", _fake, lib=library)

@@ -149,7 +149,7 @@ def trace(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorit
     x = _floating(x, wanted)
     if op in _OPERATORS:
         y = operator(op, x, dims, keepdim, wanted, algorithm)
-    elif not x.dtype.is_floating_point:
+    elif _name(x.dtype) not in DTYPES:
         raise TypeError(f"{op}: x has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to")
     else:
         y = getattr(torch, op)(x, dim=dims, keepdim=keepdim) if dims else x.clone()

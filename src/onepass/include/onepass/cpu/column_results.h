@@ -28,7 +28,7 @@ struct InputSource {
     using V = Vec<C>;
     using P = Precision<T>;
     static constexpr int W = kLanes<C>;
-    static constexpr bool kNormal = true;  // as Applied (span.h)
+    static constexpr bool kNormal = true;  // as Applied (span_results.h)
     const T* x;
     const Columns<C>& c;
 

@@ -99,7 +99,7 @@ class GradientTilePasses : protected TileGrid<T> {
     }
 
     // What is done next to each row of a tile, if there is one before: its results are written, and of the next tile,
-    // if there is one, the same row is fetched. Of one type also where there is neither (tiles.h).
+    // if there is one, the same row is fetched. Of one type also where there is neither (tile_results.h).
     template <class RowOp>
     struct Beside {
         const GradientTilePasses& tiles;

@@ -15,9 +15,8 @@ class TileInput : protected TileGrid<T> {
    protected:
     using Grid = TileGrid<T>;
     using C = Compute<T>;
-    using V = Vec<C>;
     using Grid::job_, Grid::packed_, Grid::steps_;
-    using Grid::tile_rows, Grid::padded;
+    using Grid::tile_rows;
     using Grid::W, Grid::kAhead;
 
     TileInput(const Job& job, const void* x, void* y)

@@ -231,9 +231,34 @@ class TileResults : protected TileInput<T> {
     }
 
     void write_reduced(const Unit& u, const Partial* total) const {
+        if (job_.op == Op::logsumexp && size_of(job_.out) <= static_cast<std::int64_t>(sizeof(C))) {
+            return write_logsumexp(u, total);
+        }
         for (int j = 0; j < distinct(u); ++j) {
             write_scalar(u.y, job_.out, j * job_.inner.y_stride, finish(job_.op, total[j], job_.length));
         }
+    }
+
+    // By vectors: a column's logarithm by itself takes as long as its exponentials, of thirty steps. Measured on a Zen
+    // 4, one thread, dim 1, float32, ns an element: of 17 steps 1.08 and now 0.56, 21 0.85 and 0.51, 64 0.54 and 0.40;
+    // bfloat16 1.14 and 0.49, 0.94 and 0.39, 0.51 and 0.31.
+    ONEPASS_APART void write_logsumexp(const Unit& u, const Partial* total) const {
+        alignas(kCacheLine) C top[Columns<C>::kMost], lse[Columns<C>::kMost];
+        alignas(kCacheLine) double sums[Columns<C>::kMost];
+        const int n = distinct(u), whole = padded(n);
+        for (int j = 0; j < whole; ++j) {
+            top[j] = j < n ? static_cast<C>(total[j].m) : C(0);  // a maximum, and so no more than C shows
+            sums[j] = j < n ? total[j].d : 1;
+        }
+        if (!all_lse<0>(top, sums, whole, lse)) {
+            for (int j = 0; j < n; ++j) {
+                if (is_infinite(top[j])) lse[j] = static_cast<C>(finish(job_.op, total[j], job_.length));
+            }
+        }
+        if (job_.out == DTypeOf<T>::value && job_.inner.y_stride == 1) {
+            return write_results(reinterpret_cast<T*>(u.y), lse, n);
+        }
+        for (int j = 0; j < n; ++j) write_scalar(u.y, job_.out, j * job_.inner.y_stride, static_cast<double>(lse[j]));
     }
 };
 
