@@ -35,8 +35,8 @@ struct ShortRowsOf {
     }
 };
 
-// The sum of a vector of columns, as precise as a column of tile_states.h: float32 adds up, float64 keeps what that loses.
-// (Of transposed 16-bit elements up to 200 are added up so: a hundredth of what their results are rounded by.)
+// The sum of a vector of columns, as precise as a column of tile_states.h: float32 adds up, float64 keeps what that
+// loses. (Of transposed 16-bit elements up to 200 are added up so: a hundredth of what their results are rounded by.)
 template <class C>
 struct ColumnSum : WideSum<double> {};
 template <>
