@@ -25,7 +25,7 @@ from .thresholds import (
 
 def _register_row(problem: Problem, machine: Machine) -> int:
     """Elements of the longest rows that `registers` takes."""
-    if problem.op in ("softmax", "log_softmax") and problem.compute_dtype == "float32":
+    if problem.op in ("softmax", "log_softmax", "logsumexp") and problem.compute_dtype == "float32":
         vectors = SOFTMAX_REGISTER_VECTORS
     elif problem.op in ("softmax_backward", "log_softmax_backward") and problem.compute_dtype == "float32":
         vectors = GRADIENT_REGISTER_VECTORS
