@@ -108,6 +108,7 @@ def test_meta_and_fake_tensors_have_shapes_only(op):
         assert fake.stride() == expected.stride()
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_gradients_of_nested_tensors_are_refused_by_name():
     rows = [random_tensor((n, 4), torch.float32) for n in (2, 3)]
     x = torch.nested.nested_tensor(rows, layout=torch.strided)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..arrays import DTYPES, SUPPORTED
-from ..problem import normalize_dims
+from ..problem import normalize_dims, reduced_shape
 from . import data
 
 library = torch.library.Library("onepass", "DEF")  # kept: operators live as long as it does
@@ -123,10 +123,6 @@ def _gradient_like(op: str) -> Callable[..., Tensor]:
     return fake
 
 
-def _reduced_shape(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> list[int]:
-    return [1 if i in dims else n for i, n in enumerate(x.shape) if keepdim or i not in dims]
-
-
 def _reduced(
     x: Tensor,
     dim: Sequence[int],
@@ -135,14 +131,14 @@ def _reduced(
     algorithm: str | None = None,
 ) -> Tensor:
     dims = _check("logsumexp", dim, x=x)
-    return x.new_empty(_reduced_shape(x, dims, keepdim), dtype=dtype or x.dtype)
+    return x.new_empty(reduced_shape(tuple(x.shape), dims, keepdim), dtype=dtype or x.dtype)
 
 
 def _x_like(dy: Tensor, x: Tensor, lse: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
     op = "logsumexp_backward"
     dims = _check(op, dim, dy=dy, lse=lse, x=x)
     for name, per_row in (("dy", dy), ("lse", lse)):
-        _check_shape(op, name, per_row, _reduced_shape(x, dims, keepdim))
+        _check_shape(op, name, per_row, reduced_shape(tuple(x.shape), dims, keepdim))
     return x.new_empty(x.shape)
 
 
