@@ -162,6 +162,8 @@ CUTS = [
     ("logsumexp", (28, 3000, 200), 1, "float32", "strided", {"pack": 4}, "walked along in wider packs"),
     ("logsumexp", (3, 10000, 501), 1, "float32", "strided", {"across": 8}, "no run, where there are threads enough"),
     ("logsumexp", (2, 10000, 501), 1, "float32", "strided_split", {"most_columns": 512}, "a run, where there are not"),
+    ("sum", (1, 83886, 1000), 1, "bfloat16", "strided_split", {"most_columns": 1024}, "the same of wide ones"),
+    ("sum", (1, 83886, 2048), 1, "bfloat16", "strided", {"pack": 8}, "where there are"),
     ("logsumexp", (8, 1000, 2000), 1, "float64", "strided", {"pack": 2}, "as before"),
     ("logsumexp", (10000, 1001), 0, "float32", "strided_split", {"across": 16, "resident": 2}, "those longer: walked"),
     ("logsumexp", (64, 50176, 3), 1, "float32", "strided_split", {"threads": 512, "resident": 3}, "of few neighbours"),
@@ -209,7 +211,7 @@ CUTS = [
     ("log_softmax", (128, 8192, 5), 1, "float32", "strided_split", {"across": 8, "cluster": 16}, "five neighbours"),
     ("logsumexp", (32, 16384, 4), 1, "float32", "strided_split", {"across": 4, "packs": 32}, "not written, not longer"),
     ("softmax", (1000, 5000, 3), 1, "float32", "strided", {"across": 4}, "few neighbours, shorter: one block"),
-    ("softmax", (17, 16395, 37), 1, "bfloat16", "strided_split", {"packs": 33, "cluster": 16}, "by element: held"),
+    ("softmax", (17, 9999, 37), 1, "bfloat16", "strided_split", {"packs": 40, "cluster": 16}, "by element: held"),
     ("softmax", (8000, 2056), -1, "bfloat16", "block", {"threads": 128, "packs": 3}, "half as many threads"),
     ("softmax", (8000, 5001), -1, "float16", "block", {"threads": 256, "packs": 3}, "of odd rows, too"),
     (
@@ -228,7 +230,7 @@ CUTS = [
     ("softmax", (8000, 3072), -1, "float32", "block", {"threads": 128, "packs": 6}, "whole thirds, too"),
     ("log_softmax", (8000, 7168), -1, "float32", "block", {"threads": 256, "packs": 7}, "of logarithms seven"),
     ("log_softmax", (8000, 7172), -1, "float32", "block", {"threads": 512, "packs": 4}, "and not eight"),
-    ("softmax", (1, 40000, 801), 1, "bfloat16", "strided_split", {"staged": "false", "resident": 3}, "longer: twice"),
+    ("softmax", (1, 40000, 1101), 1, "bfloat16", "strided_split", {"staged": "false", "resident": 3}, "longer: twice"),
     ("softmax", (16, 20000, 1024), 1, "float32", "strided_split", {"staged": "true"}, "by packs, longer: once"),
 ]
 
@@ -308,7 +310,7 @@ def test_blocks_of_long_columns():
         assert plan.algorithm == "strided_split", plan
         return plan.team
 
-    assert team("softmax", (1, 40000, 801)) == 132 * 3 // 26  # those that go by element
+    assert team("softmax", (1, 40000, 1101)) == 132 * 3 // 35  # those that go by element
     assert team("amax", (5, 401536, 19)) == 32
     assert team("amax", (10, 40153, 19)) == 16
 
@@ -340,18 +342,32 @@ RUNS = [
     ("softmax", (675, 65410, 5), "float32", 5, "many rounds"),
     ("softmax", (675, 65410, 5), "float64", 5, "the same of doubles, by half as many blocks"),
     ("softmax", (64, 50176, 3), "float32", 4, "of tiles in registers the longest"),
-    ("softmax", (3000, 17702, 3), "float32", None, "but not shorter ones"),
+    ("softmax", (3000, 17702, 3), "float32", 1, "a block for each of many"),
+    ("softmax", (3000, 9999, 3), "float32", None, "but not shorter ones"),
+    ("softmax", (1, 28966, 181), "float32", 264, "of any threads, if the steps are many"),
+    ("softmax", (1, 8723, 601), "float32", None, "and not where they are few"),
+    ("softmax", (1, 26083, 402), "float32", 132, "in packs of two, of more memory"),
+    ("softmax", (1, 10485, 1000), "float32", None, "but not of whole sectors"),
+    ("softmax", (1, 13000, 402), "float32", None, "nor of less"),
+    ("log_softmax", (1, 13981, 750), "float32", None, "logarithms of still more"),
+    ("log_softmax", (1, 27962, 750), "float32", 264, "of so much"),
     ("softmax", (1, 20000, 99), "float32", None, "nor those of little memory"),
     ("softmax", (2, 128256, 16), "float32", None, "nor what comes by packs"),
     ("log_softmax", (1, 60000, 300), "bfloat16", 264, "many columns"),
     ("softmax", (1, 60000, 290), "bfloat16", 264, "145 packs are two steps"),
-    ("softmax", (1, 60000, 301), "bfloat16", 264, "301 of 384 threads walk"),
-    ("softmax", (1, 60000, 219), "float32", 396, "219 of 256"),
+    ("softmax", (1, 60000, 301), "bfloat16", 132, "903 of 1024 threads walk"),
+    ("softmax", (2, 204613, 392), "bfloat16", 264, "490 of 512"),
+    ("softmax", (1, 60000, 181), "bfloat16", 264, "362 of 384, rather than of 512"),
+    ("softmax", (1, 60000, 219), "float32", 132, "657 of 768, rather than 219 of 256"),
     ("softmax", (1, 60000, 129), "float32", 132, "five times 129 of 768"),
     ("softmax", (1, 60000, 701), "float32", 132, "701 of 768"),
-    ("softmax", (1, 60000, 449), "float32", None, "449 of 768 are too few"),
-    ("softmax", (1, 60000, 801), "float32", None, "more packs than threads"),
-    ("softmax", (4, 65536, 1024), "float32", 396, "tiles of whole lines, of many blocks"),
+    ("softmax", (1, 60000, 801), "float32", 132, "801 of 1024"),
+    ("softmax", (1, 60000, 801), "float64", None, "which are too many for doubles"),
+    ("sum", (1, 60000, 449), "float32", None, "and for a sum: 449 of 768 are too few"),
+    ("logsumexp", (1, 60000, 801), "bfloat16", 132, "but not for logarithms of 16 bits"),
+    ("logsumexp", (1, 60000, 801), "float32", None, "those of 32"),
+    ("softmax", (1, 60000, 1101), "float32", None, "more packs than threads"),
+    ("softmax", (4, 65536, 1024), "float32", 132, "tiles of whole lines, of many blocks"),
     ("log_softmax", (1, 20000, 2048), "float32", 132, "tiles of few blocks, of logarithms"),
     ("softmax", (1, 20000, 2048), "float32", None, "the same of none"),
     ("softmax", (1, 60000, 3072), "float32", 132, "as many columns as there may be"),
@@ -364,7 +380,8 @@ RUNS = [
     ("softmax_backward", (188, 70630, 19), "bfloat16", 24, "for tiles of one block each, read twice"),
     ("softmax_backward", (16, 20000, 800), "float32", None, "but not of whole lines by packs"),
     ("logsumexp", (8, 200000, 12), "float32", 33, "read once: all at once"),
-    ("logsumexp", (64, 100000, 12), "float32", None, "a block for each tile is enough"),
+    ("logsumexp", (128, 100000, 12), "float32", None, "a block for each tile is enough"),
+    ("logsumexp", (64, 100000, 12), "float32", 4, "which leaves the chip idle"),
     ("logsumexp", (64, 50176, 3), "float32", None, "shorter runs"),
     ("logsumexp", (1, 122197, 20), "float32", None, "little memory"),
     ("sum", (13, 121734, 56), "float32", 20, "a plain reduction"),
@@ -516,6 +533,14 @@ def test_states_of_float64_fit_a_block(op, dtype, device):
             columns = int(values["across"]) * int(values["pack"])
             assert 2 * plan.threads // 32 * columns * state <= FREE_SHARED, (shape, plan)
     assert cut > 0
+
+
+@pytest.mark.parametrize("device", ["a100", "b200"])
+def test_blocks_of_runs_on_other_gpus_are_those_that_spill_nowhere(device):
+    for dtype, columns in (("bfloat16", 392), ("float32", 801), ("bfloat16", 801)):
+        problem = make_problem("softmax", dtype, (2, 60000, columns), (1,))
+        plan = make_cuda_plan(problem, by_name(device), addresses=(0,) * 4)
+        assert plan.threads in (256, 384, 768) and ("interleaved" in plan.kernel) == (columns == 392), plan
 
 
 @pytest.mark.parametrize("device", ["a100", "l4", "h200", "b200", "rtx5090"])

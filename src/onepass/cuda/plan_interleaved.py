@@ -10,17 +10,26 @@ from .tile_thresholds import (
     FEW_STAGED_BLOCKS,
     FEWEST_BUSY_WALKERS,
     FEWEST_STEP_BYTES,
+    IDLE_WALKS,
+    LARGEST_RUN_THREADS,
     LONG_HELD_BYTES,
+    LONG_HELD_STEPS,
     LONG_HELD_THREADS,
     MANY_GRADIENT_COLUMNS,
     MOST_HELD_GRADIENT_COLUMNS,
+    MOST_HELD_PAIRS,
+    MOST_OTHER_HELD_PAIRS,
+    MOST_READ_ONCE_THREADS,
     MOST_RUN_COLUMNS,
     MOST_RUN_PACK,
     MOST_RUN_PACKS,
+    OTHER_RUN_THREADS,
     READ_ONCE_RUNS,
+    RUN_BLOCKS,
     RUN_BYTES_OF_TWO_READS,
     RUN_THREADS,
     RUN_THREADS_PER_MULTIPROCESSOR,
+    SECTOR_BYTES,
 )
 
 
@@ -34,10 +43,9 @@ def plan_interleaved(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
     length = problem.length * columns
     # States of float64 are twice as large, and a block has room for one of each element of its packs.
     pack = tuning.pack or min(choice.access_pack, MOST_RUN_PACK // choice.registers_per_element)
-    # Blocks of 768 spill states of float64 on sm_120.
-    sizes = RUN_THREADS[:-1] if choice.registers_per_element == 2 and choice.device.major >= 12 else RUN_THREADS
-    threads = tuning.threads or _threads(columns, pack, sizes)
-    resident = tuning.resident or max(1, RUN_THREADS_PER_MULTIPROCESSOR // threads // choice.registers_per_element)
+    threads = tuning.threads or _threads(choice, columns, pack)
+    resident = RUN_BLOCKS.get(threads, RUN_THREADS_PER_MULTIPROCESSOR // threads) // choice.registers_per_element
+    resident = tuning.resident or max(1, resident)
     alignment = alignment_of(choice, pack, length, kept[:-1])
     walkers = _walkers(threads, columns, pack)
     packs = ceil_div(length + 2 * (pack - 1), pack)
@@ -90,20 +98,33 @@ def run_pays(choice: Choice, kept: tuple[Axis, ...], tiles: CudaPlan) -> bool:
     problem, shape = choice.problem, dict(tiles.shape)
     if choice.algorithm not in (None, "strided_split"):
         return False
-    if "packs" in shape:  # in registers
-        columns = int(shape["across"]) * int(shape["pack"])
-        wide = problem.op in GRADIENTS and columns > MOST_HELD_GRADIENT_COLUMNS
-        long = tiles.threads >= LONG_HELD_THREADS and problem.input_bytes >= LONG_HELD_BYTES
-        return tiles.algorithm == "strided_split" and long and shape["pack"] == 1 and not wide
     columns = kept[-1].size
+    if "packs" in shape:
+        return tiles.algorithm == "strided_split" and _pays_of_held(choice, tiles, columns)
     run_bytes = problem.length * columns * choice.kept_size
     if choice.elementwise:
         return _pays_written(choice, tiles, columns, run_bytes)
     kind = "logsumexp" if problem.op == "logsumexp" else "plain"
     fewest = READ_ONCE_RUNS.get((kind, choice.x_size))
-    if fewest is None or (kind == "logsumexp" and tiles.algorithm != "strided_split"):
+    if fewest is None or run_bytes < fewest.run_bytes or problem.input_bytes < fewest.bytes:
         return False
-    return run_bytes >= fewest.run_bytes and problem.input_bytes >= fewest.bytes and columns <= fewest.most_columns
+    blocks = ceil_div(tiles.units, tiles.units_per_block)
+    if tiles.algorithm == "strided" and blocks <= IDLE_WALKS * choice.device.multiprocessors:
+        return True
+    return (kind == "plain" or tiles.algorithm == "strided_split") and columns <= fewest.most_columns
+
+
+def _pays_of_held(choice: Choice, tiles: CudaPlan, columns: int) -> bool:
+    """The same of tiles that wait in the registers of several blocks."""
+    problem, shape = choice.problem, dict(tiles.shape)
+    many_steps = choice.elementwise and problem.length >= LONG_HELD_STEPS
+    if shape["pack"] == 2:
+        most = MOST_HELD_PAIRS.get(problem.op, MOST_OTHER_HELD_PAIRS)
+        whole = columns * choice.x_size % SECTOR_BYTES == 0  # steps: tiles ask for no more than they need
+        return many_steps and not whole and problem.rows * problem.length > most
+    wide = problem.op in GRADIENTS and int(shape["across"]) > MOST_HELD_GRADIENT_COLUMNS
+    large = many_steps or (tiles.threads >= LONG_HELD_THREADS and not wide)
+    return shape["pack"] == 1 and large and problem.input_bytes >= LONG_HELD_BYTES
 
 
 def _pays_written(choice: Choice, tiles: CudaPlan, columns: int, run_bytes: int) -> bool:
@@ -134,14 +155,30 @@ def _is_run(choice: Choice, kept: tuple[Axis, ...]) -> bool:
     return choice.load == choice.store == Functor() and all(pair == (1, inner.size) for pair in strides)
 
 
-def _threads(columns: int, pack: int, sizes: tuple[int, ...]) -> int:
+def _threads(choice: Choice, columns: int, pack: int) -> int:
     """Of a block: as usual, if most of them walk; else as most of them do."""
+    (usual, *others), large = _sizes(choice)
 
     def busy(threads: int) -> float:
         return _walkers(threads, columns, pack) / threads
 
-    usual, *others = sizes
-    return usual if busy(usual) >= ENOUGH_BUSY_WALKERS else max(others, key=busy)
+    if busy(usual) >= ENOUGH_BUSY_WALKERS:
+        return usual
+    best = max(others, key=busy)
+    return large if busy(best) < FEWEST_BUSY_WALKERS else best
+
+
+def _sizes(choice: Choice) -> tuple[tuple[int, ...], int]:
+    """Threads that a block may have, the usual ones first, and those where too few of these walk."""
+    if choice.device.major != 9 or choice.registers_per_element == 2:  # nothing was measured of others
+        # Blocks of 768 spill states of float64 on sm_120.
+        narrow = choice.registers_per_element == 2 and choice.device.major >= 12
+        others = OTHER_RUN_THREADS[:-1] if narrow else OTHER_RUN_THREADS
+        return others, others[-1]
+    sizes = RUN_THREADS[choice.x_size]
+    if not choice.elementwise and (choice.problem.op != "logsumexp" or choice.x_size > 2):
+        return tuple(threads for threads in sizes if threads <= MOST_READ_ONCE_THREADS), MOST_READ_ONCE_THREADS
+    return sizes, LARGEST_RUN_THREADS
 
 
 def _walkers(threads: int, columns: int, pack: int) -> int:

@@ -331,24 +331,47 @@ MOST_GRADIENT_BESIDE_ALL_BLOCKS = 24
 # Steps, at least: 65536x4x64 float32, dim 1, took 90.9 for 52.1, 4096x8x128 18.7 for 17.7.
 FEWEST_GRADIENT_STEPS = 16
 
-# Runs of memory: threads of a block, usually the first; of a multiprocessor; elements of a pack. H200, November 2026,
-# us, for one block of 512 and of 1024 threads: softmax, dim 1, float32 3x678102x43 330, 336, 313; 1x1048576x7 33.3,
-# 35.1, 36.4; 675x65410x5 772, 845, 835; 8x200000x12 68.2, 74.5, 75.1; by packs of 2 374, 35.2, 798 and 70.7. bfloat16
-# by packs of 4 and of 8: 1x118429x181 53.5, 60.8; 675x65410x5 459, 545; 8x200000x12 44.0, 51.9.
-RUN_THREADS = 384, 256, 768
+# Runs of memory: threads of a block by bytes of an element, usually the first; of a multiprocessor, but for some blocks
+# of which it has room for more; elements of a pack. H200, November 2026, us, two blocks of 384 and of 512 threads, one
+# of 768 and of 1024, dim 1: softmax float32 3x678102x43 318, 323, 303, 314; 675x65410x5 709, 684, 770, 730; 64x50176x3
+# 34.9, 37.2, 35.6, 38.8; bfloat16 2x204613x392 344, 307, 317, 302; 3x678102x43 192, 181, 179, 172; 8x200000x12 36.8,
+# 38.3, 37.3, 40.3; its gradient 300x70000x7 396, 380, 386, 395; logsumexp 2x204613x392 142, 115, 124, 110; amax
+# 4x1010660x23 70.7, 63.3, 69.5, 63.8. By packs of 2 float32 lost 3% to 13%, bfloat16 by packs of 8 18%. Where few
+# walk: log_softmax float32 1x60000x301 79.0 by 301 of 384, 73.9 by 602 of 768, 75.8 by 903 of 1024; softmax float32
+# 1x60000x219 53.1 by 657 of 768, 56.6 by 219 of 256; 1x40000x295 49.1 by 590 of 768, 50.1 by 885 of 1024, gradient
+# 2x50000x1100 580 and 608; but bfloat16 1x60000x1100 148 and 136.
+# Of other GPUs, where the larger ones spill, and of doubles nothing was measured.
+RUN_THREADS = {4: (384, 768, 256), 2: (512, 384, 768, 1024, 256)}
+LARGEST_RUN_THREADS = 1024  # where too few of those walk
+OTHER_RUN_THREADS = 384, 256, 768
 RUN_THREADS_PER_MULTIPROCESSOR = 768
+RUN_BLOCKS = {512: 2}
+# What is read once gains nothing by larger blocks, but logarithms of 16 bits: dim 1, logsumexp 1x60000x801 float32 76.2
+# by 1024, 68.3 by tiles, bfloat16 58.1 for 88.9; sum float32 66.4 for 65.1, 2x40000x801 bfloat16 60.6 for 53.0.
+MOST_READ_ONCE_THREADS = 768
 MOST_RUN_PACK = 4
 MOST_RUN_COLUMNS = 3072  # as many as threads of a block have in packs; it has scratch memory for the states of all
 MOST_RUN_PACKS = 1 << 30  # a thread counts them by 32 bits
-ENOUGH_BUSY_WALKERS = 0.75  # of the threads, whose packs are a whole number of steps
+ENOUGH_BUSY_WALKERS = 0.8  # of the threads, whose packs are a whole number of steps
 FEWEST_BUSY_WALKERS = 0.6
 # Tiles that wait in the registers of so many threads, in packs of one, lose to runs if they are so many bytes: softmax,
 # dim 1, float32 16x30000x63 111 for 165, 675x65410x5 764 for 965, 64x50176x3 38.3 for 40.6; bfloat16 16x30000x63 70.8
 # for 102, 64x20000x33 99 for 110, 675x65410x5 473 for 637; but 1x20000x99 20.3 for 15.2. Those of gradients only of no
 # more columns: 64x50176x3 float32 51.1 for 59.6, bfloat16 30.9 for 44.0, but 152x5661x107 475 for 458.
 LONG_HELD_THREADS = 512
-LONG_HELD_BYTES = 20 << 20
+LONG_HELD_BYTES = 20_000_000
 MOST_HELD_GRADIENT_COLUMNS = 8
+# And of so many steps whatever their threads: softmax float32 28966x181, dim 0, 28.4 for 37.4, 13074x401 29.9 for 33.7,
+# 14958x701 48.2 for 59.1, 10475x1001 49.4 for 58.2, bfloat16 20929x501 33.4 for 47.9, 10000x1001 32.3 for 37.3;
+# log_softmax float32 10475x1001 56.6 for 58.2; gradient float32 13074x401 37.2 for 41.8; but 8723x601 32.0 for 29.8.
+# H100: 16x10000x181, dim 1, 136 for 173, bfloat16 76.7 for 112. Short runs, too: 17x16395x37 41.8 for 65.5, bfloat16
+# 27.6 for 32.4, 3000x17702x3 492 for 507. Of more elements than these also tiles in packs of two,
+# if steps are not whole sectors. H100: softmax float32 26083x402 56.4 for 76.4, 10464x1002 60.7 for 63.9, but
+# 10485x1000 65.8 for 44.2; bfloat16 20971x500 36.0 for 44.6, 20929x1002 68.0 for 94.5; gradient bfloat16 10464x1002
+# 53.5 for 58.1; but log_softmax float32 13981x750 70.7 for 64.4, of twice as many steps 119 for 140.
+LONG_HELD_STEPS = 10_000
+MOST_HELD_PAIRS = {"softmax": 10_000_000, "softmax_backward": 10_000_000}
+MOST_OTHER_HELD_PAIRS = 20_000_000
 # What several blocks read twice, or what comes to shared memory, loses to any run: log_softmax, dim 1, float32
 # 2x207377x84 135 for 1356, 1x60000x3000 632 for 2880, bfloat16 2x204613x392 427 for 3834, 1x314052x124 95.5 for 512;
 # softmax float32 3x678102x43 330 for 775, 8x200000x12 68.7 for 116; gradients 361x177020x3 891 for 1400, bfloat16
@@ -380,9 +403,13 @@ class FewestOfRuns(NamedTuple):
 # 102; but sum 17x16395x37 25.2 for 24.1, 1x60000x300 36.6 for 35.3; bfloat16 13x40852x164 64.6 for 93.6, amax
 # 4x1010660x23 65.4 for 106, 34x67665x28 51.5 for 59.1, but 4x31562x515 62.3 for 52.7, sum 1x67521x440 39.5 for 32.3,
 # 675x65410x5 147 for 145.
+# Of no more tiles than so many for each multiprocessor, one block each, the chip is idle: logsumexp float32
+# 64x100000x12, dim 1, 93.3 for 117, 1x81920x512 68.9 for 107, bfloat16 1x81920x1024 80.6 for 103; sum bfloat16
+# 1x83886x1000 67.9 for 81.8; but logsumexp 1x41943x1000 71.0 for 66.6.
+IDLE_WALKS = 0.9
 READ_ONCE_RUNS = {
     ("logsumexp", 4): FewestOfRuns(7 << 19, 15 << 20),
-    ("logsumexp", 2): FewestOfRuns(7 << 19, 15 << 20),
+    ("logsumexp", 2): FewestOfRuns(7 << 19, 15_000_000),
     ("plain", 4): FewestOfRuns(1 << 20, 64 << 20),
     ("plain", 2): FewestOfRuns(2 << 20, 80 << 20, 256),
 }

@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Total = Sum<C>;
     using Reduce = RunReduce<Total, kShape.threads, kShape.pack>;
     constexpr int N = kShape.pack;
-    constexpr int kAhead = N * sizeof(C) <= 16 ? kInFlight / 2 : kInFlight / 4;
+    constexpr int kAhead = kToWrite<C, N>;
+    constexpr int kAlone = N * sizeof(C) <= 16 ? kInFlight : kInFlight / 2;  // of dy
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     const auto place = TeamPlace::of<0>(job);
     TeamMemory<Total, kShape.most_columns> others(job, place);
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             for_each_step<Both<C>, kAhead>(part, 0, part.whole, both, [&](int64, Both<C>(&values)[N]) { add(values); });
         } else {
             const auto dy_alone = [&](int64 pack, C(&to)[N]) { part.load_dy(pack, to); };
-            for_each_step<C, 2 * kAhead>(part, 0, part.whole, dy_alone, [&](int64, C(&dy)[N]) {
+            for_each_step<C, kAlone>(part, 0, part.whole, dy_alone, [&](int64, C(&dy)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) sum[i].add(dy[i]);
             });

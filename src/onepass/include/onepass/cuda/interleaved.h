@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             decltype(finish(0)) result[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) result[i] = finish(i);
-            part.template write_back<kAhead / 2>([&](C(&x)[N]) {
+            part.template write_back<kToWrite<C, N>>([&](C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) x[i] = result[i](x[i]);
             });
