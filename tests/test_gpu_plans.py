@@ -349,6 +349,7 @@ RUNS = [
     ("softmax", (1, 26083, 402), "float32", 132, "in packs of two, of more memory"),
     ("softmax", (1, 10485, 1000), "float32", None, "but not of whole sectors"),
     ("softmax", (1, 13000, 402), "float32", None, "nor of less"),
+    ("softmax_backward", (1, 10464, 1002), "bfloat16", 264, "a gradient of as much"),
     ("log_softmax", (1, 13981, 750), "float32", None, "logarithms of still more"),
     ("log_softmax", (1, 27962, 750), "float32", 264, "of so much"),
     ("softmax", (1, 20000, 99), "float32", None, "nor those of little memory"),
@@ -364,6 +365,7 @@ RUNS = [
     ("softmax", (1, 60000, 801), "float32", 132, "801 of 1024"),
     ("softmax", (1, 60000, 801), "float64", None, "which are too many for doubles"),
     ("sum", (1, 60000, 449), "float32", None, "and for a sum: 449 of 768 are too few"),
+    ("sum", (1, 163840, 512), "bfloat16", None, "wide sums of 16 bits, by tiles that blocks share"),
     ("logsumexp", (1, 60000, 801), "bfloat16", 132, "but not for logarithms of 16 bits"),
     ("logsumexp", (1, 60000, 801), "float32", None, "those of 32"),
     ("softmax", (1, 60000, 1101), "float32", None, "more packs than threads"),
@@ -535,7 +537,23 @@ def test_states_of_float64_fit_a_block(op, dtype, device):
     assert cut > 0
 
 
-@pytest.mark.parametrize("device", ["a100", "b200"])
+@pytest.mark.parametrize(
+    ("op", "length", "threads"),
+    [
+        ("softmax", 600000, 512),
+        ("softmax", 600001, 512),
+        ("log_softmax", 600000, 512),
+        ("log_softmax", 600001, 384),
+        ("softmax_backward", 600001, 384),
+        ("logsumexp", 600001, 512),
+    ],
+)
+def test_threads_of_runs_that_begin_or_end_within_packs(op, length, threads):
+    """Of 16 bits, where a block of 512 has no register left for it."""
+    assert along_dim_1(op, (1, length, 43), "bfloat16").threads == threads
+
+
+@pytest.mark.parametrize("device", ["a100", "l4", "b200", "rtx5090"])
 def test_blocks_of_runs_on_other_gpus_are_those_that_spill_nowhere(device):
     for dtype, columns in (("bfloat16", 392), ("float32", 801), ("bfloat16", 801)):
         problem = make_problem("softmax", dtype, (2, 60000, columns), (1,))

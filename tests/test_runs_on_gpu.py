@@ -22,6 +22,7 @@ SHAPES = {
     "whole packs": (3, 100000, 20),
     "smaller blocks": (2, 40001, 219),
     "larger blocks": (2, 33001, 701),
+    "the largest blocks": (1, 30000, 801),
     "more than a thousand columns": (1, 40001, 1100),
 }
 RUN = Tuning(interleaved=True)

@@ -297,6 +297,20 @@ def run_problems() -> Iterator[tuple]:
     for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
         for op in ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward"):
             yield op, dtype, result, (3, 678102, 43), 1, None, KNOWN
+    for op in ("softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward"):  # and their ends
+        for shape in (
+            (1, 600001, 43),
+            (3, 678101, 43),
+            (1, 60000, 801),
+            (1, 60001, 801),
+            (3, 60001, 801),
+            (3, 60001, 701),
+        ):
+            for dtype in ("float32", "bfloat16", "float16"):
+                yield op, dtype, dtype, shape, 1, None, KNOWN
+            if op != "logsumexp":
+                yield op, "bfloat16", "float32", shape, 1, None, KNOWN
+                yield op, "float32", "bfloat16", shape, 1, None, KNOWN
     for dtype in ("float32", "bfloat16"):
         for op, shape in (("logsumexp", (1, 86670, 487)), ("logsumexp", (1, 466574, 551)), ("sum", (3, 251651, 629))):
             yield op, dtype, "float64", shape, 1, None, KNOWN

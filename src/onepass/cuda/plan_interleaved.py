@@ -43,10 +43,10 @@ def plan_interleaved(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
     length = problem.length * columns
     # States of float64 are twice as large, and a block has room for one of each element of its packs.
     pack = tuning.pack or min(choice.access_pack, MOST_RUN_PACK // choice.registers_per_element)
-    threads = tuning.threads or _threads(choice, columns, pack)
+    alignment = alignment_of(choice, pack, length, kept[:-1])
+    threads = tuning.threads or _threads(choice, columns, pack, alignment)
     resident = RUN_BLOCKS.get(threads, RUN_THREADS_PER_MULTIPROCESSOR // threads) // choice.registers_per_element
     resident = tuning.resident or max(1, resident)
-    alignment = alignment_of(choice, pack, length, kept[:-1])
     walkers = _walkers(threads, columns, pack)
     packs = ceil_div(length + 2 * (pack - 1), pack)
     possible = columns <= MOST_RUN_COLUMNS and packs <= MOST_RUN_PACKS and _is_run(choice, kept)
@@ -155,9 +155,9 @@ def _is_run(choice: Choice, kept: tuple[Axis, ...]) -> bool:
     return choice.load == choice.store == Functor() and all(pair == (1, inner.size) for pair in strides)
 
 
-def _threads(choice: Choice, columns: int, pack: int) -> int:
+def _threads(choice: Choice, columns: int, pack: int, alignment: str) -> int:
     """Of a block: as usual, if most of them walk; else as most of them do."""
-    (usual, *others), large = _sizes(choice)
+    (usual, *others), large = _sizes(choice, alignment)
 
     def busy(threads: int) -> float:
         return _walkers(threads, columns, pack) / threads
@@ -168,17 +168,19 @@ def _threads(choice: Choice, columns: int, pack: int) -> int:
     return large if busy(best) < FEWEST_BUSY_WALKERS else best
 
 
-def _sizes(choice: Choice) -> tuple[tuple[int, ...], int]:
+def _sizes(choice: Choice, alignment: str) -> tuple[tuple[int, ...], int]:
     """Threads that a block may have, the usual ones first, and those where too few of these walk."""
-    if choice.device.major != 9 or choice.registers_per_element == 2:  # nothing was measured of others
+    problem, doubles = choice.problem, choice.registers_per_element == 2
+    # With the ends of runs beside them, logarithms and gradients have no room in 64 registers.
+    crowded = alignment != "whole" and (problem.op == "log_softmax" or problem.op in GRADIENTS)
+    if choice.device.major != 9 or doubles or crowded:
         # Blocks of 768 spill states of float64 on sm_120.
-        narrow = choice.registers_per_element == 2 and choice.device.major >= 12
-        others = OTHER_RUN_THREADS[:-1] if narrow else OTHER_RUN_THREADS
-        return others, others[-1]
-    sizes = RUN_THREADS[choice.x_size]
-    if not choice.elementwise and (choice.problem.op != "logsumexp" or choice.x_size > 2):
-        return tuple(threads for threads in sizes if threads <= MOST_READ_ONCE_THREADS), MOST_READ_ONCE_THREADS
-    return sizes, LARGEST_RUN_THREADS
+        sizes = OTHER_RUN_THREADS[:-1] if doubles and choice.device.major >= 12 else OTHER_RUN_THREADS
+        return sizes, sizes[-1]
+    of_size = RUN_THREADS[choice.x_size]
+    if not choice.elementwise and (problem.op != "logsumexp" or choice.x_size > 2):
+        return tuple(threads for threads in of_size if threads <= MOST_READ_ONCE_THREADS), MOST_READ_ONCE_THREADS
+    return of_size, LARGEST_RUN_THREADS
 
 
 def _walkers(threads: int, columns: int, pack: int) -> int:

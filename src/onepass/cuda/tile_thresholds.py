@@ -341,8 +341,8 @@ FEWEST_GRADIENT_STEPS = 16
 # 1x60000x219 53.1 by 657 of 768, 56.6 by 219 of 256; 1x40000x295 49.1 by 590 of 768, 50.1 by 885 of 1024, gradient
 # 2x50000x1100 580 and 608; but bfloat16 1x60000x1100 148 and 136.
 # Of other GPUs, where the larger ones spill, and of doubles nothing was measured.
-RUN_THREADS = {4: (384, 768, 256), 2: (512, 384, 768, 1024, 256)}
-LARGEST_RUN_THREADS = 1024  # where too few of those walk
+RUN_THREADS = {4: (384, 768), 2: (512, 384, 768, 1024)}
+LARGEST_RUN_THREADS = 1024  # where too few of those walk; of log_softmax they take all 48 KB of static shared memory
 OTHER_RUN_THREADS = 384, 256, 768
 RUN_THREADS_PER_MULTIPROCESSOR = 768
 RUN_BLOCKS = {512: 2}
@@ -363,12 +363,12 @@ LONG_HELD_BYTES = 20_000_000
 MOST_HELD_GRADIENT_COLUMNS = 8
 # And of so many steps whatever their threads: softmax float32 28966x181, dim 0, 28.4 for 37.4, 13074x401 29.9 for 33.7,
 # 14958x701 48.2 for 59.1, 10475x1001 49.4 for 58.2, bfloat16 20929x501 33.4 for 47.9, 10000x1001 32.3 for 37.3;
-# log_softmax float32 10475x1001 56.6 for 58.2; gradient float32 13074x401 37.2 for 41.8; but 8723x601 32.0 for 29.8.
-# H100: 16x10000x181, dim 1, 136 for 173, bfloat16 76.7 for 112. Short runs, too: 17x16395x37 41.8 for 65.5, bfloat16
-# 27.6 for 32.4, 3000x17702x3 492 for 507. Of more elements than these also tiles in packs of two,
-# if steps are not whole sectors. H100: softmax float32 26083x402 56.4 for 76.4, 10464x1002 60.7 for 63.9, but
-# 10485x1000 65.8 for 44.2; bfloat16 20971x500 36.0 for 44.6, 20929x1002 68.0 for 94.5; gradient bfloat16 10464x1002
-# 53.5 for 58.1; but log_softmax float32 13981x750 70.7 for 64.4, of twice as many steps 119 for 140.
+# log_softmax float32 14958x701 54.5 for 60.4; gradient float32 14958x701 64.6 for 73.3; but 8723x601 32.0 for 29.8.
+# H100: 16x10000x181, dim 1, 136 for 173, bfloat16 76.7 for 112. H200, of short runs: 17x16395x37 41.8 for 65.5,
+# bfloat16 27.6 for 32.4, 3000x17702x3 492 for 507. Of more elements than these also tiles in packs of two, if steps are
+# not whole sectors. H100: softmax float32 26083x402 56.4 for 76.4, 10464x1002 60.7 for 63.9, but 10485x1000 65.8 for
+# 44.2; bfloat16 20971x500 36.0 for 44.6, 20929x1002 68.0 for 94.5; gradient bfloat16 10464x1002 53.5 for 58.1; but
+# log_softmax float32 13981x750 70.7 for 64.4, of twice as many steps 119 for 140.
 LONG_HELD_STEPS = 10_000
 MOST_HELD_PAIRS = {"softmax": 10_000_000, "softmax_backward": 10_000_000}
 MOST_OTHER_HELD_PAIRS = 20_000_000

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using Total = Sum<C>;
     using Reduce = RunReduce<Total, kShape.threads, kShape.pack>;
     constexpr int N = kShape.pack;
-    constexpr int kAhead = kToWrite<C, N>;
+    constexpr int kAhead = kToWrite<C, N, kShape.whole>;
     constexpr int kAlone = N * sizeof(C) <= 16 ? kInFlight : kInFlight / 2;  // of dy
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     const auto place = TeamPlace::of<0>(job);

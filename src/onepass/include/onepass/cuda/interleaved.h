@@ -92,8 +92,10 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     using State = typename Totals::State;
     using Reduce = RunReduce<State, kShape.threads, kShape.pack>;
     constexpr int N = kShape.pack;
-    // Of wide packs two are enough to keep a thread busy.
-    constexpr int kAhead = N * sizeof(C) <= 16 ? kInFlight : kInFlight / 2;
+    constexpr bool kRoomy = kShape.whole || !Op::kExact;
+    // Of wide packs two are enough to keep a thread busy; without room, four spill on sm_86.
+    constexpr int kUsual = kRoomy || kMayBeRoomy ? kInFlight : kInFlight - 1;
+    constexpr int kAhead = N * sizeof(C) <= 16 ? kUsual : kInFlight / 2;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
     const auto place = TeamPlace::of<0>(job);
     TeamMemory<State, kShape.most_columns> others(job, place);
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             decltype(finish(0)) result[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) result[i] = finish(i);
-            part.template write_back<kToWrite<C, N>>([&](C(&x)[N]) {
+            part.template write_back<kToWrite<C, N, kRoomy>>([&](C(&x)[N]) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) x[i] = result[i](x[i]);
             });

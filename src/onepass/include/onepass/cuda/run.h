@@ -17,15 +17,17 @@ struct Interleaved {
     bool whole;        // every run is a whole number of packs, on their boundaries, in all arrays
 };
 
-// Packs of N values that a thread asks for at a time, of two arrays, or to write as many. Four where that was measured,
-// and spills nowhere: on sm_90.
+// Packs of N values that a thread asks for at a time, of two arrays, or to write as many: two, but four where that was
+// measured, on sm_90, and spills in no kernel of tools/nvrtc_matrix.py (kRoomy).
 #if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
-inline constexpr int kPairsInFlight = kInFlight;
+inline constexpr bool kMayBeRoomy = true;
 #else
-inline constexpr int kPairsInFlight = kInFlight / 2;
+inline constexpr bool kMayBeRoomy = false;
 #endif
-template <class C, int N>
-inline constexpr int kToWrite = N * sizeof(C) <= 16 ? kPairsInFlight : 1;
+template <class C, int N, bool kRoomy>
+inline constexpr int kToWrite = N * sizeof(C) > 16      ? 1
+                                : kRoomy && kMayBeRoomy ? kInFlight
+                                                        : kInFlight / 2;
 
 // A run of `length` elements whose first one lies `past` elements past a boundary of packs, in all arrays. Its first
 // pack and its last may be there in part only. kWhole: they are not.
@@ -155,7 +157,7 @@ class RunReduce {
 
     __device__ __forceinline__ RunReduce(Scratch& scratch, const Places& places) : scratch_(scratch), places_(places) {}
 
-    // Every thread that walks brings the values of its places; all get the totals. Eight at a time: two barriers or
+    // Every thread that walks brings the values of its places; all get the totals. Eight at a time: two rounds or
     // three, where pairs take nine.
     template <class T, class Combine>
     __device__ __forceinline__ void operator()(T (&value)[N], const Combine& combine) const {
