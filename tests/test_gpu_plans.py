@@ -228,8 +228,31 @@ CUTS = [
     ("softmax", (8000, 6144), -1, "float32", "block", {"threads": 256, "packs": 6}, "float32: six packs"),
     ("softmax", (8000, 6148), -1, "float32", "block", {"threads": 512, "packs": 4}, "and no more"),
     ("softmax", (8000, 3072), -1, "float32", "block", {"threads": 128, "packs": 6}, "whole thirds, too"),
-    ("log_softmax", (8000, 7168), -1, "float32", "block", {"threads": 256, "packs": 7}, "of logarithms seven"),
-    ("log_softmax", (8000, 7172), -1, "float32", "block", {"threads": 512, "packs": 4}, "and not eight"),
+    ("log_softmax", (8000, 8192), -1, "float32", "block", {"threads": 256, "packs": 8}, "of logarithms eight"),
+    ("log_softmax", (265, 7000), -1, "float32", "block", {"threads": 256, "packs": 7}, "of fewer rows, too"),
+    ("log_softmax", (264, 7000), -1, "float32", "block", {"threads": 512, "packs": 4}, "but not of so few"),
+    ("softmax", (132, 2048), -1, "float32", "block", {"threads": 256, "packs": 2}, "a multiprocessor for each row"),
+    ("softmax", (133, 2048), -1, "float32", "block", {"threads": 128, "packs": 4}, "not for each"),
+    ("softmax", (8, 1536), -1, "float32", "block", {"threads": 128, "packs": 3}, "three packs are few enough"),
+    ("softmax", (8, 4096), -1, "float32", "block", {"threads": 256, "packs": 4}, "and so are 256 threads"),
+    ("logsumexp", (8, 2048), -1, "float32", "block", {"threads": 256, "packs": 2}, "the same, not written"),
+    ("log_softmax", (8, 4096), -1, "bfloat16", "block", {"threads": 128, "packs": 4}, "not of 16 bits"),
+    ("logsumexp", (1056, 4104), -1, "bfloat16", "block", {"threads": 256, "packs": 3}, "longer, not many: held"),
+    ("logsumexp", (1057, 4104), -1, "bfloat16", "online", {"threads": 64}, "more of them: walked along"),
+    ("logsumexp", (4224, 6144), -1, "float16", "block", {"threads": 256, "packs": 3}, "longer yet: held"),
+    ("logsumexp", (4224, 6136), -1, "float16", "online", {"threads": 32}, "a little shorter"),
+    ("logsumexp", (4225, 8192), -1, "bfloat16", "online", {"threads": 64}, "many: walked along"),
+    ("logsumexp", (1056, 8200), -1, "bfloat16", "online", {"threads": 128}, "longer than 256 threads hold"),
+    ("sum", (64, 388), -1, "float32", "block", {"threads": 128}, "all rows at once, a pack each"),
+    ("sum", (64, 384), -1, "float32", "warp", {"lanes": 32}, "a warp takes three at one go"),
+    ("sum", (64, 512), -1, "float32", "warp", {"lanes": 32}, "and four"),
+    ("sum", (64, 1024), -1, "float32", "block", {"threads": 64}, "four each, at one go as well"),
+    ("amax", (64, 2048), -1, "bfloat16", "block", {"threads": 64}, "the same of 16 bits"),
+    ("sum", (1056, 1001), -1, "float32", "block", {"threads": 256}, "odd rows, as many as come at once"),
+    ("sum", (1057, 1001), -1, "float32", "warp", {"lanes": 32}, "and one more"),
+    ("amax", (264, 3501), -1, "float32", "block", {"threads": 1024}, "as large as blocks are"),
+    ("amax", (265, 3501), -1, "float32", "block", {"threads": 128}, "one too many for such"),
+    ("sum", (64, 500), -1, "float64", "warp", {"lanes": 32}, "doubles are not asked for so"),
     ("softmax", (1, 40000, 1101), 1, "bfloat16", "strided_split", {"staged": "false", "resident": 3}, "longer: twice"),
     ("softmax", (16, 20000, 1024), 1, "float32", "strided_split", {"staged": "true"}, "by packs, longer: once"),
 ]
@@ -257,6 +280,22 @@ def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
 def test_lanes_of_a_gradient_that_needs_no_sum(shape, dtype, lanes):
     """Half of 32 where each would have two packs, or one and some lanes none; not of edges, nor doubles."""
     assert dict(along_dim_1("logsumexp_backward", shape, dtype).shape)["lanes"] == lanes
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "threads"),
+    [
+        ("log_softmax_backward", (264, 1100), "float32", 512),
+        ("log_softmax_backward", (264, 4096), "float32", 512),
+        ("log_softmax_backward", (264, 800), "float32", 256),
+        ("log_softmax_backward", (265, 1100), "float32", 128),
+        ("log_softmax_backward", (64, 2048), "bfloat16", 128),
+        ("softmax_backward", (64, 2048), "float32", 128),
+    ],
+)
+def test_a_pack_a_thread_of_few_rows_with_exponentials(op, shape, dtype, threads):
+    plan = along_dim_1(op, shape, dtype)
+    assert (plan.algorithm, plan.threads) == ("block", threads)
 
 
 @given(

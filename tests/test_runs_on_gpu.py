@@ -38,8 +38,15 @@ def is_run(op, x):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp", "sum", "amax"])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        (name, op)
+        for name in SHAPES
+        for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax")
+        if name != "the largest blocks" or op in ("softmax", "log_softmax")  # of both types, only these have such blocks
+    ],
+)
 def test_every_shape(torch, name, op, dtype):
     x = to_gpu(random_array(SHAPES[name], dtype, sigma=3))
     y = prepare(op, x, 1, tuning=RUN)(x)

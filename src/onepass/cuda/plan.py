@@ -16,20 +16,24 @@ from .thresholds import (
     BLOCK_REGISTERS,
     FEW_ROWS_PER_MULTIPROCESSOR,
     FEWER_ROWS_PER_MULTIPROCESSOR,
+    FEWEST_HELD_HALVES,
     FEWEST_LANES_OF_SEVERAL,
     FEWEST_PEELED_LANES,
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
+    HELD_BY_HALF,
     HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR,
     LANE_ELEMENTS,
     LANE_GROUP_BYTES,
+    LONE_ROW_PACKS,
+    LONE_ROW_THREADS,
     LONE_THREADS,
     LONG_LANE_PACKS,
     LOOP_THREADS,
     MANY_LONGER_ROWS_PER_MULTIPROCESSOR,
     MANY_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
-    MOST_HELD_BY_HALF,
+    MOST_HELD_HALVES,
     MOST_HELD_LOGSUMEXP,
     MOST_HELD_LOGSUMEXP_OF_FEW,
     MOST_ONLINE_AT_ONCE,
@@ -200,6 +204,9 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
             if _comes_at_once(choice, packs * pack) and packs <= most_threads * block_packs:
                 chosen = "block"
                 choice.why.append(f"{problem.rows} rows come at once: a block holds one in its registers")
+            elif _short_halves(choice, packs * pack) and packs <= most_threads * block_packs:
+                chosen = "block"
+                choice.why.append(f"of {problem.rows} rows, a block holds one in its registers")
             else:
                 chosen = "online"
                 choice.why.append("a running maximum and sum need the row once, wherever it waits")
@@ -341,8 +348,8 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
         per_thread = min(per_thread, 1 if fewer else 2)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
-    if tuning.threads is None and _half_as_many_do(choice, packs, pack, threads):
-        threads //= 2
+    if tuning.threads is None:
+        threads = max(threads // 2 if _half_as_many_do(choice, packs, pack, threads) else threads, _lone(choice, packs))
     per_thread = -(-packs // threads)
     exact = alignment == "whole" and per_thread * threads * pack == problem.length
     shape: dict[str, int | str | bool] = {
@@ -374,10 +381,16 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
 def _half_as_many_do(choice: Choice, packs: int, pack: int, threads: int) -> bool:
     """Whether half of the threads are faster: of all of them most would have a pack less than others."""
     problem = choice.problem
-    most = MOST_HELD_BY_HALF.get((problem.op, choice.x_size), 0)
-    few = problem.rows <= FEWER_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    most, few = HELD_BY_HALF.get((problem.op, choice.x_size), (0, 0))
     fits = choice.registers_per_element == 1 and ceil_div(packs, threads // 2) * pack <= most
-    return fits and threads > WARP_THREADS and not few
+    return fits and threads > WARP_THREADS and problem.rows > few * choice.device.multiprocessors
+
+
+def _lone(choice: Choice, packs: int) -> int:
+    """Threads at least of a row that has a multiprocessor to itself."""
+    if choice.x_size != 4 or choice.problem.rows > choice.device.multiprocessors:
+        return 1
+    return min(LONE_ROW_THREADS, ceil_power(ceil_div(packs, LONE_ROW_PACKS)))
 
 
 def _plan_loop(choice: Choice, algorithm: str, pack: int, alignment: str, smem_bytes: int) -> CudaPlan:
@@ -428,6 +441,13 @@ def _comes_at_once(choice: Choice, held: int) -> bool:
     return few and choice.registers_per_element == 1 and held * size <= MOST_HELD_LOGSUMEXP_OF_FEW
 
 
+def _short_halves(choice: Choice, held: int) -> bool:
+    """Whether rows of 16-bit elements, so many of which are held, are better held than walked along."""
+    rows = choice.problem.rows / choice.device.multiprocessors
+    least = next((least for most, least in FEWEST_HELD_HALVES if rows <= most), held + 1)
+    return choice.x_size == 2 and least <= held <= MOST_HELD_HALVES
+
+
 def _online_threads(choice: Choice, packs: int) -> int:
     """Threads for a row that is read once."""
     rows = ceil_div(max(1, choice.problem.rows), choice.device.multiprocessors)
@@ -446,7 +466,8 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         raise choice.refuse("a plain reduction reads once: `warp`, `block`, `split` or `strided`")
     packs = max(1, problem.length // pack)
     many = problem.rows >= MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    chosen = choice.algorithm or ("warp" if many or packs <= WARP_REDUCE_PACKS else "block")
+    alone = _reduced_at_once(choice, packs)
+    chosen = choice.algorithm or ("warp" if many or (packs <= WARP_REDUCE_PACKS and not alone) else "block")
     if chosen == "warp":
         threads = tuning.threads or WARP_THREADS
         lanes = tuning.lanes or _lanes(choice, packs, pack, alignment)
@@ -458,7 +479,7 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     else:
         # Each thread asks for PACKS_IN_FLIGHT at a time, or waits for one after the other.
         busy = ceil_power(packs // PACKS_IN_FLIGHT + 1) // 2
-        threads = tuning.threads or min(max(busy, FEWEST_REDUCE_THREADS), LOOP_THREADS)
+        threads = tuning.threads or alone or min(max(busy, FEWEST_REDUCE_THREADS), LOOP_THREADS)
         lanes = threads
         choice.why.append(f"{packs} packs are shared out among {threads} threads")
     shape: dict[str, int | str | bool] = {
@@ -483,3 +504,16 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         reads=1,
         waves=ONCE,
     )
+
+
+def _reduced_at_once(choice: Choice, packs: int) -> int:
+    """Threads of a block for each row, if all rows come at once and their packs at one go; 0 if they do not, or a warp
+    would not wait either."""
+    if packs <= (PACKS_IN_FLIGHT - 1) * 32 or packs == PACKS_IN_FLIGHT * 32 or choice.registers_per_element > 1:
+        return 0
+    threads = ceil_power(packs)
+    fewer = threads // PACKS_IN_FLIGHT
+    if packs == PACKS_IN_FLIGHT * fewer and fewer >= FEWEST_REDUCE_THREADS:
+        threads = fewer
+    rows = ceil_div(max(1, choice.problem.rows), choice.device.multiprocessors)
+    return threads if threads <= LONE_THREADS and rows * ceil_power(packs) <= choice.device.max_threads else 0

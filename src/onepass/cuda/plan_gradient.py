@@ -16,6 +16,8 @@ from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
     GRADIENT_SEGMENT_PACKS,
+    LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR,
+    LONE_GRADIENT_THREADS,
     LONE_THREADS,
     LOOP_THREADS,
     NARROW_LENGTH,
@@ -257,6 +259,8 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
         per_thread = 1
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
+    if tuning.threads is None and _lone(choice):
+        threads = max(threads, min(LONE_GRADIENT_THREADS, ceil_power(packs)))
     per_thread = -(-packs // threads)
     exact = access["alignment"] == "whole" and per_thread * threads * pack == choice.problem.length
     choice.why.append(f"{threads} threads hold them in {per_thread} packs of each: read once")
@@ -282,6 +286,12 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
         reads=1,
         waves=ONCE,
     )
+
+
+def _lone(choice: Choice) -> bool:
+    """Whether rows are so few that what one thread does in turn is what they wait for."""
+    few = choice.problem.rows <= LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return few and choice.problem.op == "log_softmax_backward" and choice.kept_size == 8 and choice.x_size == 4
 
 
 def _plan_loop(choice: Choice, algorithm: str, access: dict[str, int | str | bool], smem_bytes: int) -> CudaPlan:

@@ -16,14 +16,21 @@ WARP_REGISTERS = 32
 # written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
 BLOCK_REGISTERS = 16
 MOST_BLOCK_REGISTERS = 32
-# Elements of a thread where half as many threads have a row, by operation and bytes of one, of more rows than
-# FEWER_ROWS_PER_MULTIPROCESSOR: of the larger block a thread in two or three would have the last pack. H200, November
+# Elements of a thread where half as many threads have a row, of more rows than so many for a multiprocessor, by
+# operation and bytes of one: of the larger block a thread in two or three would have the last pack. H200, November
 # 2026, us: softmax bfloat16 8000x2056 24.3 to 21.1, 8000x4104 44.9 to 36.8, 1400x5000 12.8 to 12.0, 30000x5001 204 to
 # 146, but 8000x3504, of 32 elements, 31.7 to 32.0; log_softmax float32 8000x2056 40.7 to 36.3, 8000x4104 79.9 to 67.7,
-# 1400x5001 22.8 to 18.7, 8000x6288 109.5 to 100.5, but 1400x8000, of 32, the same; softmax float32 1400x3000 13.1 to
-# 12.5, 1400x5001 20.1 to 19.1, 30000x5001 292 by either; of rows that are whole thirds, 3072 and 6144 float32, 0.96 to
-# 1.02 of the time, one of sixteen 1.07. Few rows lose by it up to 8%; blocks of 64 threads gain nothing.
-MOST_HELD_BY_HALF = {("softmax", 2): 24, ("softmax", 4): 24, ("log_softmax", 4): 28}
+# 1400x5001 22.8 to 18.7, 8000x6288 109.5 to 100.5, 800x8000 18.8 to 17.5, 528x7000 13.0 to 12.2, 4000x8192 68.4 to
+# 67.7, but 128x8192 7.3 to 7.5; softmax float32 1400x3000 13.1 to 12.5, 1400x5001 20.1 to 19.1, 30000x5001 292 by
+# either; of rows that are whole thirds, 3072 and 6144 float32, 0.96 to 1.02 of the time, one of sixteen 1.07. Few rows
+# lose by it up to 8%; blocks of 64 threads gain nothing.
+HELD_BY_HALF = {("softmax", 2): (24, 4), ("softmax", 4): (24, 4), ("log_softmax", 4): (32, 2)}
+# Rows of float32 that have a multiprocessor each are for so many threads, unless each has no more packs than that: what
+# one thread does in turn is what they wait for. H200, November 2026, us, by 256 threads against 128: 1x2048 softmax
+# 4.42 to 4.06, log_softmax 4.59 to 4.19, 128x2048 5.06 to 4.80, 5.07 to 4.91, logsumexp, against 64, 5.47 to 5.12; of
+# 1100 to 1500 columns 0.96 to 1.04 of the time, and of twice as many rows as there are multiprocessors, too.
+LONE_ROW_THREADS = 256
+LONE_ROW_PACKS = 3
 # Rows that a warp could hold, but with so many packs a lane, are for a block where there are no more of them than this:
 # what one warp does in turn, several do at once, and fetch a quarter of the instructions. Each thread holds one pack of
 # them, or two where rows are more than the second number. Measured on an H200, November 2026, float32 rows of 1000 by
@@ -41,6 +48,11 @@ FORCED_WARP_REGISTERS = 64
 # time, but 8000x1032 1.02 to 1.05.
 GRADIENT_BLOCK_REGISTERS = 32
 GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_100
+# A pack each for up to so many threads, of log_softmax float32, which waits for its exponentials, of no more rows than
+# that for a multiprocessor: H200, November 2026, us, against 128 or 256 threads, 1x1100 4.3 to 3.7, 64x1500 4.9 to 4.6,
+# 132x2048 5.2 to 4.9, 264x1500 5.8 to 5.5, 64x4096 5.4 to 5.0, but 264x4096 7.6 to 7.5; softmax 0.96 to 1.03.
+LONE_GRADIENT_THREADS = 512
+LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR = 2
 # Packs of a row that a lane takes where groups of lanes need nothing of each other (modelled: 64 bytes in flight for
 # each of 2048 threads), and steps of a tile.
 GRADIENT_SEGMENT_PACKS = 4
@@ -195,6 +207,10 @@ MANY_ROWS_PER_MULTIPROCESSOR = 48
 # the sum of 32768x4096 bfloat16 by 128 threads 1.22x over 256, which had 2.
 PACKS_IN_FLIGHT = 4
 FEWEST_REDUCE_THREADS = 64
+# But rows that fit on the chip all at once, a pack for each thread, come so, unless a warp, or a block of which each
+# thread has PACKS_IN_FLIGHT, takes its row at one go as well. H200, November 2026, us: amax float32 64x1000 5.5 to 4.0,
+# 528x1000 6.4 to 5.1, 64x3501 6.0 to 4.9, sum float32 64x1500 5.2 to 4.3, 260x1000 5.6 to 4.5, bfloat16 64x3000 5.5 to
+# 4.5, 1056x1280 5.6 to 5.5, 64x2048, by a block of 64 instead of a warp, 4.8 to 4.3.
 WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
 LOOP_THREADS = 512
 # Of gradients of 16 bits that wait in shared memory, several rows to a multiprocessor, of fewer elements than
@@ -214,10 +230,16 @@ MOST_HELD_LOGSUMEXP = {2: 8 << 10, 4: 32 << 10, 8: 128 << 10}
 # but 256x16384 9.2 for 8.6; float32 95x11002 7.4 for 8.0, but 256x16384 12.7 for 11.5.
 HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR = 36 << 10
 MOST_HELD_LOGSUMEXP_OF_FEW = 64 << 10
-# Threads for such a row: 8192x50257 bfloat16 1.31x over 512, 4096x128256 1.02x, and of no more rows than that for a
-# multiprocessor as many as leave no block waiting for its turn, each with 64 registers: H200, November 2026, us,
-# float32 168x100003 30.7 with 512 for 35.5 with 1024, 365x45919 27.6 with 256 for 31.5, 550x30509 29.5 with 128 for
-# 32.5, 1525x11002 28.7 with 64 for 30.7; bfloat16 18.8 for 22.6, 17.3 for 19.2, 17.9 for 19.5, 17.3 for 18.0.
+# Nor are rows of 16 bits walked along that have up to MOST_HELD_HALVES elements, but at least the second number where
+# there are no more of them than the first for a multiprocessor. H200, November 2026, us: 528x5000 7.7 to 7.1, 1056x4104
+# 8.7 to 8.6, 1056x8192 11.4 to 10.6, 2000x6144 13.5 to 12.7, 4000x6144 21.0 to 18.8, 4000x8192 26.9 to 22.3, 4000x7001
+# 27.0 to 23.3, but 4000x4104 16.6 to 18.6, 16000x7001 67.8 to 76.7.
+FEWEST_HELD_HALVES = ((8, 4096), (32, 6144))
+MOST_HELD_HALVES = 8192
+# Threads for a row that is walked along: 8192x50257 bfloat16 1.31x over 512, 4096x128256 1.02x, and of no more rows
+# than that for a multiprocessor as many as leave no block waiting for its turn, each with 64 registers: H200, November
+# 2026, us, float32 168x100003 30.7 with 512 for 35.5 with 1024, 365x45919 27.6 with 256 for 31.5, 550x30509 29.5 with
+# 128 for 32.5, 1525x11002 28.7 with 64 for 30.7; bfloat16 18.8 for 22.6, 17.3 for 19.2, 17.9 for 19.5, 17.3 for 18.0.
 ONLINE_THREADS = 128
 ONLINE_PACKS = 16  # per thread, at least: 32768x8192 bfloat16 1.07x over 8
 ONLINE_THREADS_PER_MULTIPROCESSOR = 1024
