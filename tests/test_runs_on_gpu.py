@@ -44,7 +44,8 @@ def is_run(op, x):
         (name, op)
         for name in SHAPES
         for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax")
-        if name != "the largest blocks" or op in ("softmax", "log_softmax")  # of both types, only these have such blocks
+        # Of both types, only two have such blocks.
+        if name != "the largest blocks" or op in ("softmax", "log_softmax")
     ],
 )
 def test_every_shape(torch, name, op, dtype):

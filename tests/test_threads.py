@@ -347,3 +347,43 @@ print(onepass.softmax(np.ones(5)).sum())  # a shape that has no plan yet
 """
     said = run_python(code, python_args=IGNORE).splitlines()
     assert "ImportError" in said[0] and float(said[1]) == 1
+
+
+SMALL_STACK = """
+import threading
+import numpy as np, onepass
+from onepass import gradients
+
+rng = np.random.default_rng(0)
+x = [
+    (rng.standard_normal(shape).astype(dtype), dim)
+    for dtype in ("float32", "float64", "float16")
+    for shape, dim in [((rows, n), -1) for rows in (3, 64, 1000) for n in (3, 17, 64, 200, 400, 3000)]
+    + [((300, n, inner), 1) for n in (3, 20, 100) for inner in (3, 16)]
+    + [((n, 300), 0) for n in (3, 17, 64, 400)]
+]
+ops = ("softmax", "log_softmax", "logsumexp", "sum", "amax")
+
+
+def results():
+    for array, dim in x:
+        yield from [getattr(onepass, op)(array, dim) for op in ops]
+        for op in ops[:2]:
+            yield getattr(gradients, op + "_backward")(array, getattr(onepass, op)(array, dim), dim=dim)
+
+
+expected = list(results())
+got = []
+threading.stack_size(64 << 10)
+thread = threading.Thread(target=lambda: got.extend(results()))
+thread.start()
+thread.join()
+assert len(got) == len(expected)
+for one, other in zip(got, expected):
+    assert one.tobytes() == other.tobytes(), one.shape
+"""
+
+
+def test_threads_with_small_stacks():
+    """64 KiB, less than musl gives: kernels of wide vectors want as much for the rows that they hold at a time."""
+    run_python(SMALL_STACK)

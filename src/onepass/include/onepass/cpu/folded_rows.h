@@ -93,13 +93,14 @@ class FoldedRows {
     template <class Visit>
     ONEPASS_INLINE void visit_row(std::int64_t r, Visit&& visit) const {
         const T* x = x_ + r * elements_;
-        T copy[kMostFolded<T> + W];
-        if (r >= first_cut_) x = copied(x, copy);
+        if (r >= first_cut_) x = copied(x);
         for (int at = 0; at < last_; at += span_) visit(load(x + at), false);
         visit(load(x + last_), true);
     }
-    // One of the last rows, where a vector may reach past it.
-    ONEPASS_APART const T* copied(const T* x, T* copy) const {
+    // One of the last rows, where a vector may reach past it. In scratch memory: 64 KiB at most by AVX-512, more than
+    // some threads have of a stack.
+    ONEPASS_APART const T* copied(const T* x) const {
+        T* const copy = scratch_of<T>(Scratch::input, elements_ + W);
         __builtin_memcpy(copy, x, elements_ * sizeof(T));
         __builtin_memset(copy + elements_, 0, W * sizeof(T));
         return copy;

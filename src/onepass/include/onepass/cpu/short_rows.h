@@ -117,7 +117,9 @@ class ShortRows : RowBatches<T> {
 
     // The results of a batch are written while the exponentials of the next one are computed, row by row.
     void softmax(std::int64_t begin, std::int64_t end) const {
-        alignas(kCacheLine) C e[2][W * kMostVectors * W];
+        // 50 KiB at most by AVX-512: too much for the stacks of some threads.
+        C* const both = scratch_of<C>(Scratch::values, 2 * W * stride_);
+        C* const e[2] = {both, both + W * stride_};
         alignas(kCacheLine) double sum[W];
         alignas(kCacheLine) C scale[W], scale_low[W];
         const auto anchor = usual_anchor<C>();

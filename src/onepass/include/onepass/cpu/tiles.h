@@ -10,6 +10,8 @@
 // and, split, the chunks of one tile go to several threads.
 #pragma once
 
+#include <new>
+
 #include "short_columns.h"
 #include "tile_states.h"
 #include "transposed.h"
@@ -76,7 +78,8 @@ class Tiles : TileStates<T> {
     // The results of a tile are written while the exponentials of the next one are computed, row by row.
     template <bool kSoftmax>
     void resident_units(std::int64_t begin, std::int64_t end) const {
-        Columns<C> columns[2];
+        // 50 KiB at most by AVX-512: too much for the stacks of some threads.
+        Columns<C>* const columns = new (scratch_of<Columns<C>>(Scratch::states, 2)) Columns<C>[2];
         const std::int64_t size =
             tile_rows() * padded(static_cast<int>(width_)) + W;  // vectors may reach past the last
         C* keep[2] = {nullptr, nullptr};

@@ -33,7 +33,6 @@ class TransposedRows {
     using C = Compute<T>;
     using V = Vec<C>;
     static constexpr int W = kLanes<C>;
-    static constexpr int kMostElements = kMostTransposed;
 
    public:
     TransposedRows(const Job& job, const Addresses& in, void* y)
@@ -53,25 +52,25 @@ class TransposedRows {
         parallel_ranges(batches, grain_of(batches, bytes, kPlainRun, job_.threads), job_.threads, body);
     }
 
-    // Columns of a batch, on the stack: of AVX-512 80 KiB, of which few rows have more than a quarter.
+    // Columns of a batch, in scratch memory: 80 KiB at most by AVX-512, more than some threads have of a stack.
     struct Columns {
-        alignas(kCacheLine) C x[kMostElements * W];
-        alignas(kCacheLine) C second[kMostTransposedGradient * W];
-        alignas(kCacheLine) C y[kMostElements * W];
+        C* __restrict x;
+        C* __restrict second;
+        C* __restrict y;
         std::int64_t length;
         int width;
 
         ShortRowsOf<const C> steps(const C* of) const { return {of, width}; }
-        ShortColumns<C, sizeof(T) == 4, true> results() { return {length, width, {y, width}, false}; }
+        ShortColumns<C, sizeof(T) == 4, true> results() const { return {length, width, {y, width}, false}; }
         ColumnReduction<C> reduction() const { return {{x, width, length, false}, width}; }
     };
 
    private:
     template <class Work>
     void run_range(std::int64_t begin, std::int64_t end, Work&& compute) const {
-        Columns columns;
-        columns.length = job_.length;
-        columns.width = batch_.inner() * batch_.together() * W;
+        const std::int64_t size = batch_.elements() * batch_.together() * W;
+        C* const x = scratch_of<C>(Scratch::values, (second_ ? 3 : 2) * size);
+        const Columns columns{x, x + 2 * size, x + size, job_.length, batch_.inner() * batch_.together() * W};
         const int of_result = is_elementwise(job_.op) ? batch_.elements() : batch_.inner();
         const Places places(batch_, of_result);
         Carry carry;
@@ -161,10 +160,11 @@ class TransposedRows {
         }
     }
 
-    // The same by way of memory of its own, which only then is on the stack.
+    // The same by way of memory of its own.
     ONEPASS_APART void send_past_cache(const C* from, int elements, const Places& places, int n, T* y,
                                        Carry& carry) const {
-        alignas(kCacheLine) C side_by_side[(kMostElements + 1) * W];
+        // Of whole vectors: the last of a row that does not fill it reaches past the row.
+        C* const side_by_side = scratch_of<C>(Scratch::output, (elements * batch_.together() + 1) * W);
         send(from, elements, places, n, side_by_side);
         Emitter<T, Put>(y, n * elements, true, {side_by_side}, &carry).finish();
     }
@@ -179,7 +179,7 @@ class TransposedRows {
 
 // NaN where there is one, else the largest or the smallest.
 template <int kSign, class Columns>
-inline void extremes_of(Columns& c) {
+inline void extremes_of(const Columns& c) {
     if (c.reduction().template extremes<kSign>(c.y)) return;
     for (std::int64_t i = 0; i < c.length * c.width; ++i) {
         if (c.x[i] != c.x[i]) c.y[i % c.width] = c.x[i];
@@ -189,7 +189,7 @@ inline void extremes_of(Columns& c) {
 template <class T>
 Form run_transposed(const Job& job, const void* x, void* y) {
     using Columns = typename TransposedRows<T>::Columns;
-    TransposedRows<T>(job, {x}, y).run([&](Columns& c) {
+    TransposedRows<T>(job, {x}, y).run([&](const Columns c) {
         switch (job.op) {
             case Op::softmax: return c.results().softmax(c.steps(c.x));
             case Op::log_softmax: return c.results().log_softmax(c.steps(c.x));
@@ -205,7 +205,7 @@ Form run_transposed(const Job& job, const void* x, void* y) {
 template <class T>
 Form run_transposed_gradient(const Job& job, const Addresses& in, void* y) {
     using Columns = typename TransposedRows<T>::Columns;
-    TransposedRows<T>(job, in, y).run([&](Columns& c) {
+    TransposedRows<T>(job, in, y).run([&](const Columns c) {
         if (job.op == Op::softmax_backward) {
             c.results().template gradient<SoftmaxGradient<float>>(c.steps(c.x), c.steps(c.second));
         } else {
