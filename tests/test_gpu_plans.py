@@ -229,6 +229,7 @@ CUTS = [
     ("softmax", (8000, 6148), -1, "float32", "block", {"threads": 512, "packs": 4}, "and no more"),
     ("softmax", (8000, 3072), -1, "float32", "block", {"threads": 128, "packs": 6}, "whole thirds, too"),
     ("log_softmax", (8000, 8192), -1, "float32", "block", {"threads": 256, "packs": 8}, "of logarithms eight"),
+    ("log_softmax", (8000, 4096), -1, "float32", "block", {"threads": 256, "packs": 4}, "but not by 128 threads"),
     ("log_softmax", (265, 7000), -1, "float32", "block", {"threads": 256, "packs": 7}, "of fewer rows, too"),
     ("log_softmax", (264, 7000), -1, "float32", "block", {"threads": 512, "packs": 4}, "but not of so few"),
     ("softmax", (132, 2048), -1, "float32", "block", {"threads": 256, "packs": 2}, "a multiprocessor for each row"),
@@ -316,6 +317,14 @@ def test_halves_of_parts(parts, units, fewest, most, gain):
     if left >= 2 * fewest:  # and one more would not have done
         half = -(-units // (left // 2))
         assert half > most or left // 2 * half + gain > left * each
+
+
+@pytest.mark.parametrize("tuning", [Tuning(lanes=8), Tuning(threads=64), Tuning(threads=256)], ids=str)
+def test_what_tuning_holds_fixed_of_few_reduced_rows(tuning):
+    plan = make_cuda_plan(make_problem("sum", "float32", (64, 1000), (1,)), by_name("h200"), tuning=tuning)
+    held = dict(plan.shape)
+    assert (plan.algorithm, held["lanes"]) == ("warp", tuning.lanes or 32)
+    assert plan.threads == (tuning.threads or 128)
 
 
 def test_doubles_have_a_lane_for_each_pack_as_before():

@@ -44,7 +44,7 @@ def is_run(op, x):
         (name, op)
         for name in SHAPES
         for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax")
-        # Of both types, only two have such blocks.
+        # Only softmax and log_softmax have such blocks in both types.
         if name != "the largest blocks" or op in ("softmax", "log_softmax")
     ],
 )

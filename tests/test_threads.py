@@ -370,6 +370,9 @@ def results():
         yield from [getattr(onepass, op)(array, dim) for op in ops]
         for op in ops[:2]:
             yield getattr(gradients, op + "_backward")(array, getattr(onepass, op)(array, dim), dim=dim)
+    for shape in [(1_500_000, 7), (100_000, 99)]:  # past the cache
+        array = np.resize(rng.standard_normal(1009).astype("float32"), shape)
+        yield gradients.softmax_backward(array, onepass.softmax(array))
 
 
 expected = list(results())

@@ -195,6 +195,26 @@ def few_reduced_problems() -> Iterator[tuple]:
                 yield op, dtype, dtype, shape, 1, None, KNOWN
 
 
+def few_row_problems() -> Iterator[tuple]:
+    """Rows so few that as many threads as there is room for have each of them."""
+    for addresses in (KNOWN, UNKNOWN):
+        for op in ("sum", "mean", "amax"):
+            for shape in ((64, 400), (64, 1000), (64, 1001), (64, 1500), (264, 3501)):
+                yield op, "float32", "float32", shape, 1, None, addresses
+            for shape in ((64, 800), (64, 2048), (64, 3501), (64, 7001)):
+                yield op, "bfloat16", "bfloat16", shape, 1, None, addresses
+        for shape in ((64, 1100), (64, 800), (64, 1001), (264, 4096), (264, 2001)):
+            yield "log_softmax_backward", "float32", "float32", shape, 1, None, addresses
+        for op in ("softmax", "log_softmax", "logsumexp"):
+            for length in (1300, 2001, 2048):
+                yield op, "float32", "float32", (64, length), 1, None, addresses
+        for length in (7001, 8000, 8192):
+            yield "log_softmax", "float32", "float32", (4096, length), 1, None, addresses
+        for shape in ((500, 4104), (500, 5001), (4000, 7001), (1000, 8192)):
+            for dtype in ("bfloat16", "float16"):
+                yield "logsumexp", dtype, dtype, shape, 1, None, addresses
+
+
 def conversion_problems() -> Iterator[tuple]:
     """Results of another type."""
     for dtype, result in (
@@ -326,6 +346,7 @@ PARTS = (
     slab_problems,
     column_problems,
     few_reduced_problems,
+    few_row_problems,
     conversion_problems,
     shared_row_problems,
     gradient_problems,

@@ -22,6 +22,7 @@ from .thresholds import (
     FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
     HELD_BY_HALF,
+    HELD_BY_HALF_OF,
     HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR,
     LANE_ELEMENTS,
     LANE_GROUP_BYTES,
@@ -201,12 +202,11 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     chosen = choice.algorithm
     if chosen is None:
         if problem.op == "logsumexp" and packs * pack * choice.x_size > MOST_HELD_LOGSUMEXP[choice.x_size]:
-            if _comes_at_once(choice, packs * pack) and packs <= most_threads * block_packs:
+            held = packs * pack
+            fits = packs <= most_threads * block_packs
+            if fits and (_comes_at_once(choice, held) or _short_halves(choice, held)):
                 chosen = "block"
-                choice.why.append(f"{problem.rows} rows come at once: a block holds one in its registers")
-            elif _short_halves(choice, packs * pack) and packs <= most_threads * block_packs:
-                chosen = "block"
-                choice.why.append(f"of {problem.rows} rows, a block holds one in its registers")
+                choice.why.append(f"a block holds a row of {problem.length} in its registers, and waits for it once")
             else:
                 chosen = "online"
                 choice.why.append("a running maximum and sum need the row once, wherever it waits")
@@ -348,8 +348,10 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
         per_thread = min(per_thread, 1 if fewer else 2)
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
+    if tuning.threads is None and _half_as_many_do(choice, packs, pack, threads):
+        threads //= 2
     if tuning.threads is None:
-        threads = max(threads // 2 if _half_as_many_do(choice, packs, pack, threads) else threads, _lone(choice, packs))
+        threads = max(threads, _fewest_threads(choice, packs))
     per_thread = -(-packs // threads)
     exact = alignment == "whole" and per_thread * threads * pack == problem.length
     shape: dict[str, int | str | bool] = {
@@ -379,15 +381,16 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
 
 
 def _half_as_many_do(choice: Choice, packs: int, pack: int, threads: int) -> bool:
-    """Whether half of the threads are faster: of all of them most would have a pack less than others."""
+    """Whether half of the threads are faster: of all of them most would have a pack less than others, or too little."""
     problem = choice.problem
     most, few = HELD_BY_HALF.get((problem.op, choice.x_size), (0, 0))
+    most = HELD_BY_HALF_OF.get((problem.op, choice.x_size, threads), most)
     fits = choice.registers_per_element == 1 and ceil_div(packs, threads // 2) * pack <= most
     return fits and threads > WARP_THREADS and problem.rows > few * choice.device.multiprocessors
 
 
-def _lone(choice: Choice, packs: int) -> int:
-    """Threads at least of a row that has a multiprocessor to itself."""
+def _fewest_threads(choice: Choice, packs: int) -> int:
+    """Of a block: what a row that has a multiprocessor to itself is worth."""
     if choice.x_size != 4 or choice.problem.rows > choice.device.multiprocessors:
         return 1
     return min(LONE_ROW_THREADS, ceil_power(ceil_div(packs, LONE_ROW_PACKS)))
@@ -445,7 +448,8 @@ def _short_halves(choice: Choice, held: int) -> bool:
     """Whether rows of 16-bit elements, so many of which are held, are better held than walked along."""
     rows = choice.problem.rows / choice.device.multiprocessors
     least = next((least for most, least in FEWEST_HELD_HALVES if rows <= most), held + 1)
-    return choice.x_size == 2 and least <= held <= MOST_HELD_HALVES
+    short = choice.x_size == 2 and choice.registers_per_element == 1
+    return short and least <= held <= MOST_HELD_HALVES
 
 
 def _online_threads(choice: Choice, packs: int) -> int:
@@ -466,8 +470,8 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         raise choice.refuse("a plain reduction reads once: `warp`, `block`, `split` or `strided`")
     packs = max(1, problem.length // pack)
     many = problem.rows >= MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    alone = _reduced_at_once(choice, packs)
-    chosen = choice.algorithm or ("warp" if many or (packs <= WARP_REDUCE_PACKS and not alone) else "block")
+    at_once = 0 if tuning.threads or tuning.lanes else _threads_at_once(choice, packs)
+    chosen = choice.algorithm or ("warp" if many or (packs <= WARP_REDUCE_PACKS and not at_once) else "block")
     if chosen == "warp":
         threads = tuning.threads or WARP_THREADS
         lanes = tuning.lanes or _lanes(choice, packs, pack, alignment)
@@ -479,7 +483,7 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     else:
         # Each thread asks for PACKS_IN_FLIGHT at a time, or waits for one after the other.
         busy = ceil_power(packs // PACKS_IN_FLIGHT + 1) // 2
-        threads = tuning.threads or alone or min(max(busy, FEWEST_REDUCE_THREADS), LOOP_THREADS)
+        threads = tuning.threads or at_once or min(max(busy, FEWEST_REDUCE_THREADS), LOOP_THREADS)
         lanes = threads
         choice.why.append(f"{packs} packs are shared out among {threads} threads")
     shape: dict[str, int | str | bool] = {
@@ -506,7 +510,7 @@ def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     )
 
 
-def _reduced_at_once(choice: Choice, packs: int) -> int:
+def _threads_at_once(choice: Choice, packs: int) -> int:
     """Threads of a block for each row, if all rows come at once and their packs at one go; 0 if they do not, or a warp
     would not wait either."""
     if packs <= (PACKS_IN_FLIGHT - 1) * 32 or packs == PACKS_IN_FLIGHT * 32 or choice.registers_per_element > 1:

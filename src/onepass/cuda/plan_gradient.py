@@ -259,7 +259,7 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
         per_thread = 1
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
-    if tuning.threads is None and _lone(choice):
+    if tuning.threads is None and _few_logarithms(choice):
         threads = max(threads, min(LONE_GRADIENT_THREADS, ceil_power(packs)))
     per_thread = -(-packs // threads)
     exact = access["alignment"] == "whole" and per_thread * threads * pack == choice.problem.length
@@ -288,8 +288,8 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
     )
 
 
-def _lone(choice: Choice) -> bool:
-    """Whether rows are so few that what one thread does in turn is what they wait for."""
+def _few_logarithms(choice: Choice) -> bool:
+    """Whether rows whose exponentials are computed are so few that what a thread does in turn is what they wait for."""
     few = choice.problem.rows <= LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
     return few and choice.problem.op == "log_softmax_backward" and choice.kept_size == 8 and choice.x_size == 4
 

@@ -20,11 +20,14 @@ MOST_BLOCK_REGISTERS = 32
 # operation and bytes of one: of the larger block a thread in two or three would have the last pack. H200, November
 # 2026, us: softmax bfloat16 8000x2056 24.3 to 21.1, 8000x4104 44.9 to 36.8, 1400x5000 12.8 to 12.0, 30000x5001 204 to
 # 146, but 8000x3504, of 32 elements, 31.7 to 32.0; log_softmax float32 8000x2056 40.7 to 36.3, 8000x4104 79.9 to 67.7,
-# 1400x5001 22.8 to 18.7, 8000x6288 109.5 to 100.5, 800x8000 18.8 to 17.5, 528x7000 13.0 to 12.2, 4000x8192 68.4 to
-# 67.7, but 128x8192 7.3 to 7.5; softmax float32 1400x3000 13.1 to 12.5, 1400x5001 20.1 to 19.1, 30000x5001 292 by
-# either; of rows that are whole thirds, 3072 and 6144 float32, 0.96 to 1.02 of the time, one of sixteen 1.07. Few rows
-# lose by it up to 8%; blocks of 64 threads gain nothing.
-HELD_BY_HALF = {("softmax", 2): (24, 4), ("softmax", 4): (24, 4), ("log_softmax", 4): (32, 2)}
+# 1400x5001 22.8 to 18.7, 8000x6288 109.5 to 100.5, 270x2056 6.1 to 6.0, 528x5001 11.6 to 10.0; softmax float32
+# 1400x3000 13.1 to 12.5, 1400x5001 20.1 to 19.1, 30000x5001 292 by either; of rows that are whole thirds, 3072 and 6144
+# float32, 0.96 to 1.02 of the time, one of sixteen 1.07. Few rows lose by it up to 8%; blocks of 64 threads gain
+# nothing.
+HELD_BY_HALF = {("softmax", 2): (24, 4), ("softmax", 4): (24, 4), ("log_softmax", 4): (28, 2)}
+# And of so many threads, up to full: 800x8000 18.8 to 17.5, 1056x8192 22.6 to 21.4, 4000x8192 68.4 to 67.7, but 128 x
+# 8192 7.3 to 7.5.
+HELD_BY_HALF_OF = {("log_softmax", 4, 512): 32}
 # Rows of float32 that have a multiprocessor each are for so many threads, unless each has no more packs than that: what
 # one thread does in turn is what they wait for. H200, November 2026, us, by 256 threads against 128: 1x2048 softmax
 # 4.42 to 4.06, log_softmax 4.59 to 4.19, 128x2048 5.06 to 4.80, 5.07 to 4.91, logsumexp, against 64, 5.47 to 5.12; of
@@ -208,9 +211,10 @@ MANY_ROWS_PER_MULTIPROCESSOR = 48
 PACKS_IN_FLIGHT = 4
 FEWEST_REDUCE_THREADS = 64
 # But rows that fit on the chip all at once, a pack for each thread, come so, unless a warp, or a block of which each
-# thread has PACKS_IN_FLIGHT, takes its row at one go as well. H200, November 2026, us: amax float32 64x1000 5.5 to 4.0,
-# 528x1000 6.4 to 5.1, 64x3501 6.0 to 4.9, sum float32 64x1500 5.2 to 4.3, 260x1000 5.6 to 4.5, bfloat16 64x3000 5.5 to
-# 4.5, 1056x1280 5.6 to 5.5, 64x2048, by a block of 64 instead of a warp, 4.8 to 4.3.
+# thread has PACKS_IN_FLIGHT, takes its row at one go as well. (Modelled elsewhere: those of sm_120 have registers for
+# half of the threads.) H200, November 2026, us: amax float32 64x1000 5.5 to 4.0, 528x1000 6.4 to 5.1, 64x3501 6.0 to
+# 4.9, sum float32 64x1500 5.2 to 4.3, 260x1000 5.6 to 4.5, bfloat16 64x3000 5.5 to 4.5, 1056x1280 5.6 to 5.5, 64x2048,
+# by a block of 64 instead of a warp, 4.8 to 4.3.
 WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
 LOOP_THREADS = 512
 # Of gradients of 16 bits that wait in shared memory, several rows to a multiprocessor, of fewer elements than
@@ -230,10 +234,10 @@ MOST_HELD_LOGSUMEXP = {2: 8 << 10, 4: 32 << 10, 8: 128 << 10}
 # but 256x16384 9.2 for 8.6; float32 95x11002 7.4 for 8.0, but 256x16384 12.7 for 11.5.
 HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR = 36 << 10
 MOST_HELD_LOGSUMEXP_OF_FEW = 64 << 10
-# Nor are rows of 16 bits walked along that have up to MOST_HELD_HALVES elements, but at least the second number where
-# there are no more of them than the first for a multiprocessor. H200, November 2026, us: 528x5000 7.7 to 7.1, 1056x4104
-# 8.7 to 8.6, 1056x8192 11.4 to 10.6, 2000x6144 13.5 to 12.7, 4000x6144 21.0 to 18.8, 4000x8192 26.9 to 22.3, 4000x7001
-# 27.0 to 23.3, but 4000x4104 16.6 to 18.6, 16000x7001 67.8 to 76.7.
+# Rows of 16 bits are held up to MOST_HELD_HALVES elements, too: (rows for a multiprocessor at most, elements at least).
+# H200, November 2026, us: 528x5000 7.7 to 7.1, 1056x4104 8.7 to 8.6, 1056x8192 11.4 to 10.6, 2000x6144 13.5 to 12.7,
+# 4000x6144 21.0 to 18.8, 4000x8192 26.9 to 22.3, 4000x7001 27.0 to 23.3, but 4000x4104 16.6 to 18.6, 16000x7001 67.8 to
+# 76.7.
 FEWEST_HELD_HALVES = ((8, 4096), (32, 6144))
 MOST_HELD_HALVES = 8192
 # Threads for a row that is walked along: 8192x50257 bfloat16 1.31x over 512, 4096x128256 1.02x, and of no more rows

@@ -117,7 +117,7 @@ class ShortRows : RowBatches<T> {
 
     // The results of a batch are written while the exponentials of the next one are computed, row by row.
     void softmax(std::int64_t begin, std::int64_t end) const {
-        // 50 KiB at most by AVX-512: too much for the stacks of some threads.
+        // 32 KiB at most by AVX-512: much of what some threads have of a stack.
         C* const both = scratch_of<C>(Scratch::values, 2 * W * stride_);
         C* const e[2] = {both, both + W * stride_};
         alignas(kCacheLine) double sum[W];

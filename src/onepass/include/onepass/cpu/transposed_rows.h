@@ -52,7 +52,7 @@ class TransposedRows {
         parallel_ranges(batches, grain_of(batches, bytes, kPlainRun, job_.threads), job_.threads, body);
     }
 
-    // Columns of a batch, in scratch memory: 80 KiB at most by AVX-512, more than some threads have of a stack.
+    // Columns of a batch, in scratch memory: 64 KiB at most by AVX-512, which is all that some threads have of a stack.
     struct Columns {
         C* __restrict x;
         C* __restrict second;
@@ -163,7 +163,6 @@ class TransposedRows {
     // The same by way of memory of its own.
     ONEPASS_APART void send_past_cache(const C* from, int elements, const Places& places, int n, T* y,
                                        Carry& carry) const {
-        // Of whole vectors: the last of a row that does not fill it reaches past the row.
         C* const side_by_side = scratch_of<C>(Scratch::output, (elements * batch_.together() + 1) * W);
         send(from, elements, places, n, side_by_side);
         Emitter<T, Put>(y, n * elements, true, {side_by_side}, &carry).finish();

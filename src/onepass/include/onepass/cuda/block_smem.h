@@ -40,7 +40,7 @@ struct KeptRow {
     Reader reader;
     RowCut cut;
 
-    // The values have been widened from Kept: narrowing them is exact.
+    // The values have been widened from Kept, or are exponentials, which only a C keeps: narrowing them is exact.
     template <int N>
     __device__ __forceinline__ void keep(int64 column, const C (&values)[N]) const {
         if constexpr (N == RowCut::kPack) {

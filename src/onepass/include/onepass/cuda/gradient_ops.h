@@ -14,10 +14,10 @@ namespace onepass::cuda {
 template <class Dy, class Saved, class Dx>
 using GradientCompute = choose<kSame<Dy, double>, double, Compute<Saved, Dx>>;
 
-// factor * exp(x) for a row's factor and its x <= 0, as much of it as a result of type Dx shows: 16 bits show nothing
-// of what ex2.approx and the rounding of x * log2e lose. It takes subnormal numbers for 0, of which float16 shows none;
-// bfloat16 does, so that its exponentials are brought up and the factor down by as much, unless the product is 0
-// anyway.
+// exp_of(x) * factor is a row's factor times exp(x), x <= 0, as much of it as a result of type Dx shows: 16 bits show
+// nothing of what ex2.approx and the rounding of x * log2e lose. ex2.approx takes subnormal numbers for 0, of which
+// float16 shows none; bfloat16 does, so that its exponentials are brought up and the factor down by as much, unless the
+// product is 0 anyway.
 template <class Dx, class C>
 class TimesExp {
     static constexpr bool kCoarse = sizeof(Dx) == 2 && kSame<C, float>;
