@@ -62,7 +62,7 @@ def launches():
             long = Layout((3, 5000, 9), 1)
             cases.append(launch("strided_split", op, long, dtype, algorithm="strided_split", tuning=tuning))
         # As many threads as suit them, blocks without a pack, all off boundaries. (Of float32 and sigma 3, the rounding
-        # of exponents takes up to 6 ULP, whoever has them.)
+        # of exponents takes up to 6 ULP.)
         for columns in (22, 219, 701):
             tuning, sigma = Tuning(interleaved=True, blocks=6), 1 if dtype == "float32" else 3
             off = Layout((3, 201, columns), 1, past=(1, 1))

