@@ -49,6 +49,35 @@ def launches():
     for op, algorithm in (("sum", "warp"), ("sum", "block"), ("amax", "block")):
         cases.append(launch(algorithm, op, Layout((37, 3001), past=(1, 1)), algorithm=algorithm))
     cases.append(launch("strided", "mean", Layout((3, 300, 50), 1), algorithm="strided"))
+    cases += of_any_operation()
+    for blocks, staged in ((2, True), (3, True), (8, False), (16, True)):
+        for handed in (False, True):
+            tuning = Tuning(blocks=blocks, staged=staged, handed=handed)
+            rows = Layout((40, 40000 + handed))  # of whole packs, and off their boundaries
+            cases.append(launch("cluster", "softmax", rows, algorithm="cluster", tuning=tuning))
+    for dtype, op in (("float32", "softmax"), ("bfloat16", "softmax"), ("bfloat16", "log_softmax")):
+        for staged, parts in ((False, None), (True, 1)):
+            tuning = Tuning(blocks=8, threads=128, staged=staged, handed=staged, parts=parts)
+            rows = Layout((40, 40000 + (not staged)))
+            cases.append(launch("cluster", op, rows, dtype, algorithm="cluster", tuning=tuning))
+    for dtype, op in (("float32", "softmax"), ("bfloat16", "softmax"), ("float32", "log_softmax")):
+        for rows, blocks in ((80, 9), (40, 18), (3, 9)):  # every block reads states, one for all does, no block claims
+            tuning = Tuning(handed=True, blocks=blocks, held=1)
+            odd = Layout((rows, 70001), past=(1, 1))
+            cases.append(launch("claimed", op, odd, dtype, algorithm="split", tuning=tuning))
+        for blocks, length in ((16, 70000), (272, 540000)):  # slices that take turns, and more of them than threads
+            tuning = Tuning(handed=True, blocks=blocks, held=1)
+            cases.append(launch("claimed", op, Layout((6, length)), dtype, algorithm="split", tuning=tuning))
+    for parts in (4, 7):
+        tuning = Tuning(blocks=5, staged=True, parts=parts)
+        cases.append(launch("split", "softmax", Layout((5, 70001)), algorithm="split", tuning=tuning))
+    cases.append(launch("stream", "softmax", Layout((5, 70001)), algorithm="stream"))
+    return cases + gradients()
+
+
+def of_any_operation():
+    """What several blocks share, and runs of memory."""
+    cases = []
     for op, dtype in (
         ("softmax", "float32"),
         ("log_softmax", "bfloat16"),
@@ -76,29 +105,7 @@ def launches():
             ):
                 tiles = Layout(shape, 1)
                 cases.append(launch("tiles in registers", op, tiles, dtype, algorithm="strided_split", tuning=tuning))
-    for blocks, staged in ((2, True), (3, True), (8, False), (16, True)):
-        for handed in (False, True):
-            tuning = Tuning(blocks=blocks, staged=staged, handed=handed)
-            rows = Layout((40, 40000 + handed))  # of whole packs, and off their boundaries
-            cases.append(launch("cluster", "softmax", rows, algorithm="cluster", tuning=tuning))
-    for dtype, op in (("float32", "softmax"), ("bfloat16", "softmax"), ("bfloat16", "log_softmax")):
-        for staged, parts in ((False, None), (True, 1)):
-            tuning = Tuning(blocks=8, threads=128, staged=staged, handed=staged, parts=parts)
-            rows = Layout((40, 40000 + (not staged)))
-            cases.append(launch("cluster", op, rows, dtype, algorithm="cluster", tuning=tuning))
-    for dtype, op in (("float32", "softmax"), ("bfloat16", "softmax"), ("float32", "log_softmax")):
-        for rows, blocks in ((80, 9), (40, 18), (3, 9)):  # every block reads states, one for all does, no block claims
-            tuning = Tuning(handed=True, blocks=blocks, held=1)
-            odd = Layout((rows, 70001), past=(1, 1))
-            cases.append(launch("claimed", op, odd, dtype, algorithm="split", tuning=tuning))
-        for blocks, length in ((16, 70000), (272, 540000)):  # slices that take turns, and more of them than threads
-            tuning = Tuning(handed=True, blocks=blocks, held=1)
-            cases.append(launch("claimed", op, Layout((6, length)), dtype, algorithm="split", tuning=tuning))
-    for parts in (4, 7):
-        tuning = Tuning(blocks=5, staged=True, parts=parts)
-        cases.append(launch("split", "softmax", Layout((5, 70001)), algorithm="split", tuning=tuning))
-    cases.append(launch("stream", "softmax", Layout((5, 70001)), algorithm="stream"))
-    return cases + gradients()
+    return cases
 
 
 def gradients():

@@ -5,52 +5,40 @@ from __future__ import annotations
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, alignment_of, build, edge_packs
+from .lanes import lanes_of_row
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
+from .plan_reduction import plan_reduction
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
-from .plan_warp_smem import few_elements_a_row, full_lanes, many_for_lanes, many_short_rows, plan_short_rows
+from .plan_warp_smem import many_short_rows, plan_short_rows
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     BLOCK_REGISTERS,
     FEW_ROWS_PER_MULTIPROCESSOR,
     FEWER_ROWS_PER_MULTIPROCESSOR,
     FEWEST_HELD_HALVES,
-    FEWEST_LANES_OF_SEVERAL,
-    FEWEST_PEELED_LANES,
-    FEWEST_REDUCE_THREADS,
     FORCED_WARP_REGISTERS,
     HELD_BY_HALF,
     HELD_BY_HALF_OF,
     HELD_LOGSUMEXP_BYTES_PER_MULTIPROCESSOR,
-    LANE_ELEMENTS,
-    LANE_GROUP_BYTES,
     LONE_ROW_PACKS,
     LONE_ROW_THREADS,
     LONE_THREADS,
     LONG_LANE_PACKS,
     LOOP_THREADS,
-    MANY_LONGER_ROWS_PER_MULTIPROCESSOR,
-    MANY_ROWS_PER_MULTIPROCESSOR,
     MOST_BLOCK_REGISTERS,
     MOST_HELD_HALVES,
     MOST_HELD_LOGSUMEXP,
     MOST_HELD_LOGSUMEXP_OF_FEW,
     MOST_ONLINE_AT_ONCE,
-    MOST_PACKS_OF_A_LANE_EACH,
     NARROW_HALVES,
     NARROW_LENGTH,
     ONLINE_PACKS,
     ONLINE_THREADS,
     ONLINE_THREADS_PER_MULTIPROCESSOR,
-    OTHER_LANE_ELEMENTS,
-    PACKS_IN_FLIGHT,
-    PACKS_OF_SEVERAL,
-    PEELED_LANE_ELEMENTS,
     SEED_THREADS,
-    SEVERAL_ROWS_PER_MULTIPROCESSOR,
-    WARP_REDUCE_PACKS,
     WARP_REGISTERS,
     WARP_THREADS,
 )
@@ -134,7 +122,7 @@ def make_cuda_plan(
         return plan_split(choice, shared, pack, alignment)
     if shared == "cluster":
         return plan_cluster(choice, pack, alignment)
-    plan_rows = _plan_reduction if problem.op in REDUCTIONS else _plan_rows
+    plan_rows = plan_reduction if problem.op in REDUCTIONS else _plan_rows
     return plan_rows(choice, pack, alignment)
 
 
@@ -258,53 +246,10 @@ def _rows_in_shared_memory(choice: Choice, smem_bytes: int) -> int:
     return choice.device.shared_per_multiprocessor // (smem_bytes + 2 * BLOCK_SCRATCH)
 
 
-def _lanes(choice: Choice, packs: int, pack: int, alignment: str) -> int:
-    """Lanes of a warp for a row."""
-    problem = choice.problem
-    most = min(32, ceil_power(packs))
-    rows = problem.rows / choice.device.multiprocessors
-    many = many_for_lanes(choice)
-    if alignment != "whole":
-        return _peeled_lanes(choice, most, pack, many)
-    if not many and rows >= SEVERAL_ROWS_PER_MULTIPROCESSOR and problem.length <= NARROW_LENGTH:
-        return min(most, _lanes_of_several(choice, packs))
-    if not many and (rows < MANY_LONGER_ROWS_PER_MULTIPROCESSOR or choice.registers_per_element > 1):
-        return most
-    if few_elements_a_row(choice):
-        return 1
-    least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
-    return full_lanes(choice, min(most, max(least, _lanes_for_elements(choice))), packs)
-
-
-def _lanes_for_elements(choice: Choice) -> int:
-    problem = choice.problem
-    return ceil_power(ceil_div(problem.length, LANE_ELEMENTS.get(problem.op, OTHER_LANE_ELEMENTS)))
-
-
-def _lanes_of_several(choice: Choice, packs: int) -> int:
-    """Where rows are not many, but more than a few for a multiprocessor."""
-    if packs <= MOST_PACKS_OF_A_LANE_EACH or choice.registers_per_element > 1:
-        return 32
-    of_softmax = _lanes_for_elements(choice) if choice.problem.op == "softmax" else 1
-    return max(FEWEST_LANES_OF_SEVERAL, of_softmax, ceil_power(ceil_div(packs, PACKS_OF_SEVERAL)))
-
-
-def _peeled_lanes(choice: Choice, most: int, pack: int, many: bool) -> int:
-    problem = choice.problem
-    edges = min(32, ceil_power(2 * pack - 2))  # each edge of a row is for a lane of its own
-    most = max(most, edges)
-    kind = "plain" if problem.op in REDUCTIONS else problem.op
-    elements = PEELED_LANE_ELEMENTS.get((kind, choice.x_size))
-    if not many or elements is None:
-        return most
-    least = edges if kind == "plain" else min(edges, FEWEST_PEELED_LANES)
-    return min(most, max(least, ceil_power(ceil_div(problem.length, elements))))
-
-
 def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
     tuning = choice.tuning
     threads = tuning.threads or WARP_THREADS
-    lanes = tuning.lanes or _lanes(choice, packs, pack, alignment)
+    lanes = tuning.lanes or lanes_of_row(choice, packs, pack, alignment)
     per_lane = -(-packs // lanes)
     rows = tuning.rows or 1
     exact = alignment == "whole" and per_lane * lanes * pack == choice.problem.length
@@ -459,65 +404,3 @@ def _online_threads(choice: Choice, packs: int) -> int:
     if rows <= MOST_ONLINE_AT_ONCE:  # no block waits for its turn
         wanted, least = floor_power(ONLINE_THREADS_PER_MULTIPROCESSOR // rows), ONLINE_PACKS // 2
     return max(32, min(wanted, floor_power(packs // least)))
-
-
-# ---- sum, mean, amax, amin of rows that lie side by side ----
-
-
-def _plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
-    problem, tuning = choice.problem, choice.tuning
-    if choice.algorithm not in (None, "warp", "block"):
-        raise choice.refuse("a plain reduction reads once: `warp`, `block`, `split` or `strided`")
-    packs = max(1, problem.length // pack)
-    many = problem.rows >= MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    at_once = 0 if tuning.threads or tuning.lanes else _threads_at_once(choice, packs)
-    chosen = choice.algorithm or ("warp" if many or (packs <= WARP_REDUCE_PACKS and not at_once) else "block")
-    if chosen == "warp":
-        threads = tuning.threads or WARP_THREADS
-        lanes = tuning.lanes or _lanes(choice, packs, pack, alignment)
-        choice.why.append(
-            f"{problem.rows} rows are enough for {lanes} lanes each to fill the GPU"
-            if many
-            else f"{packs} packs are few enough for {lanes} lanes of a warp"
-        )
-    else:
-        # Each thread asks for PACKS_IN_FLIGHT at a time, or waits for one after the other.
-        busy = ceil_power(packs // PACKS_IN_FLIGHT + 1) // 2
-        threads = tuning.threads or at_once or min(max(busy, FEWEST_REDUCE_THREADS), LOOP_THREADS)
-        lanes = threads
-        choice.why.append(f"{packs} packs are shared out among {threads} threads")
-    shape: dict[str, int | str | bool] = {
-        "axes": len(choice.kept_axes),
-        "threads": threads,
-        "lanes": lanes,
-        "pack": pack,
-        "alignment": alignment,
-    }
-    return build(
-        choice,
-        chosen,
-        "row_reduce.h",
-        f"{chosen}_reduce",
-        "RowReduce",
-        shape,
-        threads=threads,
-        shared_bytes=0,
-        units=problem.rows,
-        units_per_block=threads // lanes,
-        axes=choice.kept_axes,
-        reads=1,
-        waves=ONCE,
-    )
-
-
-def _threads_at_once(choice: Choice, packs: int) -> int:
-    """Threads of a block for each row, if all rows come at once and their packs at one go; 0 if they do not, or a warp
-    would not wait either."""
-    if packs <= (PACKS_IN_FLIGHT - 1) * 32 or packs == PACKS_IN_FLIGHT * 32 or choice.registers_per_element > 1:
-        return 0
-    threads = ceil_power(packs)
-    fewer = threads // PACKS_IN_FLIGHT
-    if packs == PACKS_IN_FLIGHT * fewer and fewer >= FEWEST_REDUCE_THREADS:
-        threads = fewer
-    rows = ceil_div(max(1, choice.problem.rows), choice.device.multiprocessors)
-    return threads if threads <= LONE_THREADS and rows * ceil_power(packs) <= choice.device.max_threads else 0
