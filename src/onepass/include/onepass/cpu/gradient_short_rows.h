@@ -160,16 +160,15 @@ class GradientShortRows : RowBatches<T> {
     }
     template <bool kPastCache, class RowAt>
     ONEPASS_APART void walked_rows(std::int64_t begin, std::int64_t end, RowAt&& row_at) const {
+        using Results = std::conditional_t<kPastCache && kFetchesLate, Fetching, GradientOf<T, RowOp>>;
         GradientRow row = row_at(begin);
         Carry carry;
         for (std::int64_t r = begin; r < end; ++r) {
             C k[RowOp::kConstants];
             RowOp::set(k, 1, kRoundsOnce ? sum_of_row<kPastCache>(row) : wide_sum_of_row<kPastCache>(row));
-            const GradientOf<T, RowOp> value{elements(row.x), elements(row.second), all_lanes<RowOp>(k)};
+            const Results value{elements(row.x), elements(row.second), all_lanes<RowOp>(k)};
             T* y = reinterpret_cast<T*>(row.y);
-            if constexpr (kPastCache && kFetchesLate) {
-                emit(y, n_, true, Fetching{value}, &carry);
-            } else if constexpr (kPastCache) {
+            if constexpr (kPastCache) {
                 emit(y, n_, true, value, &carry);
             } else {
                 write_in_cache(y, n_, value);
