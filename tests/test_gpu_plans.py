@@ -88,7 +88,11 @@ CUTS = [
     ("log_softmax", (10000, 160), -1, "float32", "warp", {"lanes": 16}, "longer rows are many sooner"),
     ("log_softmax", (9800, 160), -1, "float32", "warp", {"lanes": 32}, "but not of fewer"),
     ("log_softmax", (10000, 160), -1, "float64", "warp", {"lanes": 32}, "nor doubles"),
-    ("log_softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 8, "packs": 3}, "half of 16, less left over"),
+    ("log_softmax", (40000, 168), -1, "bfloat16", "warp", {"lanes": 8, "packs": 3}, "half of 16, less left over"),
+    ("log_softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 4, "packs": 5}, "half again"),
+    ("log_softmax", (40000, 40), -1, "bfloat16", "warp", {"lanes": 4, "packs": 2}, "four at least"),
+    ("logsumexp", (40000, 88), -1, "bfloat16", "warp", {"lanes": 4, "packs": 3}, "the same, nothing written"),
+    ("logsumexp", (40000, 40), -1, "bfloat16", "warp", {"lanes": 4, "packs": 2}, "nor two of it"),
     ("log_softmax", (40000, 264), -1, "float16", "warp", {"lanes": 8, "packs": 5}, "a quarter of 32"),
     ("log_softmax", (40000, 360), -1, "bfloat16", "warp", {"lanes": 16, "packs": 3}, "8 would have six packs"),
     ("log_softmax", (40000, 520), -1, "bfloat16", "warp", {"lanes": 16, "packs": 5}, "five at most"),
@@ -99,14 +103,20 @@ CUTS = [
     ("log_softmax", (40000, 264), -1, "float32", "warp", {"lanes": 16, "packs": 5}, "float32"),
     ("log_softmax", (40000, 136), -1, "float32", "warp", {"lanes": 16, "packs": 3}, "of that 16 at least"),
     ("log_softmax", (9000, 264), -1, "bfloat16", "warp", {"lanes": 32, "packs": 2}, "not many rows: all 32"),
-    ("softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 16, "packs": 2}, "softmax, as much left over"),
-    ("softmax", (40000, 264), -1, "bfloat16", "warp", {"lanes": 32, "packs": 2}, "softmax, 24 elements a lane: not"),
+    ("softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 8, "packs": 3}, "softmax"),
+    ("softmax", (40000, 80), -1, "bfloat16", "warp", {"lanes": 4, "packs": 3}, "softmax, three packs at most"),
+    ("softmax", (40000, 32), -1, "bfloat16", "warp", {"lanes": 2, "packs": 2}, "softmax, as much left over"),
+    ("softmax", (20000, 44), -1, "bfloat16", "warp", {"lanes": 8, "packs": 2}, "narrower packs, not fewer than eight"),
     ("softmax", (40000, 132), -1, "float32", "warp", {"lanes": 16, "packs": 3}, "softmax of float32"),
     ("softmax", (40000, 260), -1, "float32", "warp", {"lanes": 32, "packs": 3}, "softmax of float32, 20 elements"),
     ("sum", (40000, 136), -1, "bfloat16", "warp", {"lanes": 8}, "a sum, less left over"),
-    ("sum", (40000, 216), -1, "bfloat16", "warp", {"lanes": 16}, "a sum, as much"),
-    ("amax", (40000, 296), -1, "float16", "warp", {"lanes": 16}, "an extreme, four packs at most"),
+    ("sum", (40000, 216), -1, "bfloat16", "warp", {"lanes": 16}, "a sum, not four packs"),
+    ("sum", (40000, 80), -1, "bfloat16", "warp", {"lanes": 4}, "a sum, a quarter of 16"),
+    ("amax", (40000, 296), -1, "float16", "warp", {"lanes": 16}, "an extreme, three packs at most"),
     ("sum", (40000, 136), -1, "float32", "warp", {"lanes": 16}, "a sum of float32"),
+    ("sum", (40000, 52), -1, "float32", "warp", {"lanes": 8}, "eight elements of a lane, not sixteen"),
+    ("mean", (40000, 240), -1, "float32", "warp", {"lanes": 32}, "a mean too"),
+    ("sum", (40000, 96), -1, "float32", "warp", {"lanes": 8}, "three packs, none left over"),
     ("softmax", (14000, 7), -1, "float32", "warp", {"lanes": 8}, "short ones, not so many"),
     ("softmax", (14000, 131), -1, "float32", "warp", {"lanes": 32}, "longer ones, not so many"),
     ("sum", (65536, 64), 0, "bfloat16", "strided_split", {"pack": 2, "across": 16}, "two tiles of tall columns"),
@@ -329,7 +339,7 @@ def test_what_tuning_holds_fixed_of_few_reduced_rows(tuning):
 
 def test_doubles_have_a_lane_for_each_pack_as_before():
     """Whatever their input is: nothing was measured of what takes two registers an element."""
-    for op, length, dtype, lanes in (("log_softmax", 264, "float32", 32), ("log_softmax", 136, "bfloat16", 16)):
+    for op, length, dtype, lanes in (("log_softmax", 264, "float32", 32), ("log_softmax", 168, "bfloat16", 16)):
         for result, expected in ((dtype, lanes // 2), ("float64", lanes)):
             problem = make_problem(op, dtype, (40000, length), (1,), result_dtype=result)
             assert dict(make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).shape)["lanes"] == expected

@@ -148,6 +148,11 @@ def short_row_problems() -> Iterator[tuple]:
             yield op, dtype, dtype, (1 << 20, 33), 1, None, UNKNOWN
         for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
             yield op, dtype, result, (1 << 20, 40), 1, "warp_smem", UNKNOWN
+        # Whole packs: as few lanes as hold them with little left over.
+        for length in (32, 40, 72, 96, 136, 168, 264, 456):
+            yield op, "bfloat16", "bfloat16", (1 << 20, length), 1, None, KNOWN
+        for length in (52, 112, 136, 240):
+            yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
 
 
 def slab_problems() -> Iterator[tuple]:

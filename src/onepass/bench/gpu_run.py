@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import timeit
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -25,7 +26,7 @@ from onepass.bench.verify import Verifier, WrongResult
 from onepass.cuda.launch import read_device
 from onepass.problem import GRADIENTS
 
-FULL = GpuEffort(rounds=11, most_rounds=60, seconds=0.5)
+FULL = GpuEffort(rounds=11, most_rounds=150, seconds=0.5)
 QUICK = GpuEffort(rounds=5, most_rounds=10, seconds=0.1)
 # What others may be off by, times what onepass may: a thread that adds up a column of 4096 by itself is off by 60 ULP,
 # and honest (torch, dim 0).
@@ -100,7 +101,9 @@ def measure(cell: GpuCell, peers: Sequence[Peer], effort: GpuEffort, device: str
             timings = _host_costs(contenders, torch)
         else:
             flush = Flush(device, torch.cuda.get_device_properties(device).L2_cache_size)
-            timings = interleave({label: c.call for label, c in contenders.items()}, effort, flush)
+            calls = {label: contender.call for label, contender in contenders.items()}
+            # By one seed for all cells the same contender would follow the same others in each of them.
+            timings = interleave(calls, effort, flush, seed=zlib.crc32(cell.name.encode()))
         if cell.op in GRADIENTS:
             gpu_gradients.run_onepass(data)
         else:

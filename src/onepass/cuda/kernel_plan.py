@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
+from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
 from .device import Device
 from .rounding import ceil_div
 from .thresholds import ACCESS_BYTES
@@ -313,6 +313,11 @@ class Choice:
     @property
     def elementwise(self) -> bool:
         return self.problem.op in ELEMENTWISE
+
+    @property
+    def kind(self) -> str:
+        """The operation, as thresholds tell operations apart: all that have no exponentials are alike to them."""
+        return "plain" if self.problem.op in REDUCTIONS else self.problem.op
 
     @property
     def kept_axes(self) -> tuple[Axis, ...]:

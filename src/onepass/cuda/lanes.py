@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..problem import REDUCTIONS
 from .kernel_plan import Choice
 from .plan_warp_smem import few_elements_a_row, full_lanes, many_for_lanes
 from .rounding import ceil_div, ceil_power
@@ -36,12 +35,12 @@ def lanes_of_row(choice: Choice, packs: int, pack: int, alignment: str) -> int:
     if few_elements_a_row(choice):
         return 1
     least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
-    return full_lanes(choice, min(most, max(least, _lanes_for_elements(choice))), packs)
+    return full_lanes(choice, min(most, max(least, _lanes_for_elements(choice))), packs, pack)
 
 
 def _lanes_for_elements(choice: Choice) -> int:
-    problem = choice.problem
-    return ceil_power(ceil_div(problem.length, LANE_ELEMENTS.get(problem.op, OTHER_LANE_ELEMENTS)))
+    elements = LANE_ELEMENTS.get((choice.kind, choice.x_size), OTHER_LANE_ELEMENTS)
+    return ceil_power(ceil_div(choice.problem.length, elements))
 
 
 def _lanes_of_several(choice: Choice, packs: int) -> int:
@@ -56,9 +55,8 @@ def _peeled_lanes(choice: Choice, most: int, pack: int, many: bool) -> int:
     problem = choice.problem
     edges = min(32, ceil_power(2 * pack - 2))  # each edge of a row is for a lane of its own
     most = max(most, edges)
-    kind = "plain" if problem.op in REDUCTIONS else problem.op
-    elements = PEELED_LANE_ELEMENTS.get((kind, choice.x_size))
+    elements = PEELED_LANE_ELEMENTS.get((choice.kind, choice.x_size))
     if not many or elements is None:
         return most
-    least = edges if kind == "plain" else min(edges, FEWEST_PEELED_LANES)
+    least = edges if choice.kind == "plain" else min(edges, FEWEST_PEELED_LANES)
     return min(most, max(least, ceil_power(ceil_div(problem.length, elements))))

@@ -104,14 +104,13 @@ def run_pays(choice: Choice, kept: tuple[Axis, ...], tiles: CudaPlan) -> bool:
     run_bytes = problem.length * columns * choice.kept_size
     if choice.elementwise:
         return _pays_written(choice, tiles, columns, run_bytes)
-    kind = "logsumexp" if problem.op == "logsumexp" else "plain"
-    fewest = READ_ONCE_RUNS.get((kind, choice.x_size))
+    fewest = READ_ONCE_RUNS.get((choice.kind, choice.x_size))
     if fewest is None or run_bytes < fewest.run_bytes or problem.input_bytes < fewest.bytes:
         return False
     blocks = ceil_div(tiles.units, tiles.units_per_block)
     if tiles.algorithm == "strided" and blocks <= IDLE_WALKS * choice.device.multiprocessors:
         return True
-    return (kind == "plain" or tiles.algorithm == "strided_split") and columns <= fewest.most_columns
+    return (choice.kind == "plain" or tiles.algorithm == "strided_split") and columns <= fewest.most_columns
 
 
 def _pays_of_held(choice: Choice, tiles: CudaPlan, columns: int) -> bool:

@@ -13,6 +13,7 @@ from .thresholds import (
     ACCESS_BYTES,
     BUSY_SLAB_GROUPS,
     FEWEST_BUSY_SLAB_GROUPS,
+    FEWEST_NARROW_LANES,
     FORCED_WARP_REGISTERS,
     FULL_LANES,
     LARGEST_SLAB_TEAM,
@@ -61,13 +62,15 @@ def many_for_lanes(choice: Choice) -> bool:
     return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
-def full_lanes(choice: Choice, lanes: int, packs: int) -> int:
+def full_lanes(choice: Choice, lanes: int, packs: int, pack: int) -> int:
     """So many lanes of a warp for a row of whole packs, or fewer where those have less that is left over."""
-    kind = "plain" if choice.problem.op in REDUCTIONS else choice.problem.op
-    full = FULL_LANES.get((kind, choice.x_size))
+    full = FULL_LANES.get((choice.kind, choice.x_size))
     if full is None or choice.registers_per_element > 1:
         return lanes
-    return halved_while_full(lanes, packs, *full)
+    fewest, most, gain = full
+    if pack < choice.access_pack:
+        fewest = max(fewest, FEWEST_NARROW_LANES)
+    return halved_while_full(lanes, packs, fewest, most, gain)
 
 
 def _several_short_rows(choice: Choice) -> bool:
@@ -126,7 +129,7 @@ def _pays(choice: Choice, pack: int) -> bool:
         return False
     if pack == 4 and choice.elementwise and problem.length <= NARROW_LENGTH:
         return False  # lanes that read packs of four do as well
-    most = MOST_WARP_SMEM["plain" if problem.op in REDUCTIONS else problem.op][narrowest]
+    most = MOST_WARP_SMEM[choice.kind][narrowest]
     return problem.length <= most[pack.bit_length() - 1]
 
 

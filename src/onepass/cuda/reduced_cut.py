@@ -83,8 +83,7 @@ def cut_walk(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedCut 
 
 def _wanted(choice: Choice, columns: int) -> float:
     """Threads along each of so many columns, to keep all multiprocessors busy."""
-    kind = "plain" if choice.problem.op in REDUCTIONS else choice.problem.op
-    return REDUCED_TILE_THREADS_PER_MULTIPROCESSOR[kind] * choice.device.multiprocessors / columns
+    return REDUCED_TILE_THREADS_PER_MULTIPROCESSOR[choice.kind] * choice.device.multiprocessors / columns
 
 
 def _few(choice: Choice, columns: int, across: int) -> bool:
@@ -119,17 +118,16 @@ def _of_few_neighbours(choice: Choice) -> ReducedCut:
 
 def _of_many(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut | None:
     problem = choice.problem
-    kind = "plain" if problem.op in REDUCTIONS else problem.op
-    if kind == "logsumexp" and choice.x_size == 4 and choice.device.major >= 10:
+    if choice.kind == "logsumexp" and choice.x_size == 4 and choice.device.major >= 10:
         pack = min(pack, 2)  # of 4, kernels spill there
     columns = max(1, ceil_div(problem.rows, pack))
     along = min(_wanted(choice, columns) / (1 if pack <= 4 else 2), problem.length / FEWEST_REDUCED_STEPS)
     # A few more logarithms of sums than are at work at once would take as long as twice as many: 31x1931x1356 float32,
     # dim 1, 168 us by 1314 blocks, 110 by 657 on an H200, where 1056 are at work.
-    along = near_power(along) if kind == "plain" else floor_power(int(along))
+    along = near_power(along) if choice.kind == "plain" else floor_power(int(along))
     if along == 1:
         return ReducedCut(pack, WARP_THREADS, WARP_THREADS)
-    most = MOST_REDUCED_TILE_THREADS[kind] if pack in (2, 4) else LOOP_THREADS
+    most = MOST_REDUCED_TILE_THREADS[choice.kind] if pack in (2, 4) else LOOP_THREADS
     most //= choice.registers_per_element  # states of float64 are twice as large, and a block has 48 KiB for them
     most_across = min(32 if pack < 8 else 16, ceil_power(columns))  # 32 spill on sm_100
     if neighbours(choice, kept, pack) == 1 and columns > 1 and problem.length > MOST_STEPS_SIDE_BY_SIDE:

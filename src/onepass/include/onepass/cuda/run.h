@@ -167,8 +167,10 @@ class RunReduce {
             for (int i = 0; i < N; ++i) at[static_cast<int>(threadIdx.x) * N + i] = value[i];
         }
         __syncthreads();
-        for (int left = places_.walkers * N / places_.count; left > 1; left = (left + kFold - 1) / kFold) {
-            const int all = left * places_.count, some = (left + kFold - 1) / kFold * places_.count;
+        for (int left = places_.walkers * N / places_.count; left > 1;) {
+            const int all = left * places_.count;
+            left = (left + kFold - 1) / kFold;
+            const int some = left * places_.count;
             for (int i = static_cast<int>(threadIdx.x); i < some; i += kThreads) {
                 T total = at[i];
 #pragma unroll
