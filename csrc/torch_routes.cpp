@@ -147,7 +147,7 @@ class Gil {
     PyGILState_STATE state_;
 };
 
-// A tuple of capsules, to which the handles then belong; null with a Python exception set.
+// A tuple of capsules, to which the handles then belong; null with a Python exception set, and the handles as they were.
 PyObject* capsules_of(Tensor* tensors, int count) {
     PyObject* capsules = PyTuple_New(count);
     for (int i = 0; capsules && i < count; ++i) {
@@ -156,9 +156,9 @@ PyObject* capsules_of(Tensor* tensors, int count) {
             Py_DECREF(capsules);
             return nullptr;
         }
-        tensors[i].take();
         PyTuple_SetItem(capsules, i, capsule);
     }
+    for (int i = 0; capsules && i < count; ++i) tensors[i].take();
     return capsules;
 }
 

@@ -70,7 +70,8 @@ class Route:
 
     def missed(self, tensors: tuple[Any, ...], dim: int, other: int) -> Any:
         """What the native kernel cannot serve: handles of tensors come in, and one goes out."""
-        given = map(torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr, tensors)
+        # Not the one that is called so for a single tensor: that steals nothing, and what it was given lives for ever.
+        given = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(list(tensors))
         # A dtype that is none of onepass's goes to torch as the number that it is.
         last = bool(other) if len(tensors) == 1 else _BY_NUMBER.get(other, other)
         return torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(self.kernel(*given, dim, last))
