@@ -147,7 +147,8 @@ class Gil {
     PyGILState_STATE state_;
 };
 
-// A tuple of capsules, to which the handles then belong; null with a Python exception set, and the handles as they were.
+// A tuple of capsules, to which the handles then belong; null with a Python exception set, and the handles as they
+// were.
 PyObject* capsules_of(Tensor* tensors, int count) {
     PyObject* capsules = PyTuple_New(count);
     for (int i = 0; capsules && i < count; ++i) {

@@ -413,10 +413,11 @@ def test_memory_maps_are_arrays(tmp_path, dtype):
         onepass.softmax(x, out=read_only)
 
 
-def test_a_matrix_of_integers_has_a_sum():
-    with pytest.warns(PendingDeprecationWarning):
-        matrix = np.matrix([[1, 2], [3, 4]])
-    assert onepass.sum(matrix).tolist() == [3, 7]
+def test_an_array_of_dims_is_none():
+    for dims in (np.array([0, 1]), torch.tensor([0, 1])):
+        with pytest.raises(TypeError, match="^softmax: dim must be an int, a tuple of ints or None, got "):
+            onepass.softmax(np.ones((2, 3)), dims)
+    assert np.array_equal(onepass.sum(np.ones((2, 3)), np.array(1)), [3, 3])
 
 
 @pytest.mark.parametrize("op", ["amax", "amin"])

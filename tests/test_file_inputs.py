@@ -5,12 +5,14 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import onepass
 from onepass.files import OPS, FileError, Request, UsageError, run_file
 from onepass.files.npy import read_npz
 from onepass.files.safetensors import read_safetensors
@@ -49,6 +51,20 @@ def test_the_largest_of_nothing_is_refused_before_anything_is_written(tmp_path, 
     done = subprocess.run(command, capture_output=True)
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"there is no " + op.encode() + b" of nothing" in b" ".join(done.stderr.split())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_read_as_it_comes(tmp_path):
+    x = np.random.default_rng(0).standard_normal((50, 300))
+    np.save(tmp_path / "in.npy", x)
+    os.mkfifo(tmp_path / "pipe.npy")
+    sender = threading.Thread(
+        target=lambda: (tmp_path / "pipe.npy").write_bytes((tmp_path / "in.npy").read_bytes()), daemon=True
+    )
+    sender.start()
+    run_file(str(tmp_path / "pipe.npy"), str(tmp_path / "out.npy"), Request("softmax"))
+    sender.join()
+    assert np.array_equal(np.load(tmp_path / "out.npy"), onepass.softmax(x))
 
 
 @pytest.mark.parametrize("budget", [1500, 1 << 20])

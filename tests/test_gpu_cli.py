@@ -202,11 +202,12 @@ def test_explain_reads_the_gpu_that_is_here(stub):
         assert device in result.output
 
 
-def test_explain_without_a_driver():
-    code = """
+@pytest.mark.parametrize("command", [["explain", "--shape", "2x3"], ["bench", "--quick"]], ids=" ".join)
+def test_without_a_driver(command):
+    code = f"""
 from typer.testing import CliRunner
 from onepass import cli
-result = CliRunner().invoke(cli.app, ["explain", "--shape", "2x3", "--device", "cuda"])
-print(result.exit_code, "no NVIDIA driver" in result.output)
+result = CliRunner().invoke(cli.app, [*{command}, "--device", "cuda"])
+print(result.exit_code, "onepass: error: no NVIDIA driver" in result.output)
 """
     assert run_python(code, env={"ONEPASS_LIBCUDA": "/nowhere/libcuda.so"}) == "1 True\n"

@@ -111,11 +111,25 @@ def test_a_wrong_argument_is_an_error_while_tracing():
         (lambda x: onepass.softmax(x, out=torch.empty(3, 5)), "out has shape"),
         (lambda x: onepass.softmax(x, dim=0, axis=1), "two names of one argument"),
         (lambda x: onepass.softmax(x, axsi=1), "axsi"),
-        (lambda x: onepass.softmax_backward(x, x, out=x), "have no gradient"),
-        (lambda x: onepass.logsumexp_backward(x[0], x, x[0], 0, algorithm="row"), "have no gradient"),
+        (lambda x: onepass.softmax_backward(x, x, out=torch.empty(3, 5)), "out has shape"),
+        (lambda x: onepass.softmax_backward(x.requires_grad_(), x, out=x), "out= has no gradient"),
+        (lambda x: onepass.logsumexp_backward(x[0], x, x[0], 0, algorithm="row"), "algorithm= is for calls"),
     ):
         with pytest.raises(Exception, match=words):
             torch.compile(call, fullgraph=True, backend="aot_eager")(x)
+
+
+def test_gradients_into_an_array():
+    y, dy = onepass.softmax(random_tensor((3, 4))), random_tensor((3, 4), seed=1)
+    lse = onepass.logsumexp(y, 0)
+    for call in (
+        lambda out: onepass.softmax_backward(dy, y, out=out),
+        lambda out: onepass.logsumexp_backward(dy[0], y, lse, 0, out=out),
+    ):
+        out, expected = (torch.full((3, 4), torch.nan, dtype=y.dtype) for _ in range(2))
+        call(expected)
+        assert torch.compile(call, fullgraph=True, backend="aot_eager")(out) is out
+        assert torch.equal(out, expected)
 
 
 TRANSFORMS = {

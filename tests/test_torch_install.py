@@ -493,6 +493,7 @@ try:
     onepass.no_such_name
 except AttributeError as error:
     print(error)
+assert "nn" in dir(onepass)
 assert "torch" not in sys.modules
 onepass.nn
 print("torch" in sys.modules)

@@ -112,7 +112,7 @@ def test_meta_and_fake_tensors_have_shapes_only(op):
 def test_gradients_of_nested_tensors_are_refused_by_name():
     rows = [random_tensor((n, 4), torch.float32) for n in (2, 3)]
     x = torch.nested.nested_tensor(rows, layout=torch.strided)
-    with pytest.raises(TypeError, match="^softmax_backward: an input is a nested tensor"):
+    with pytest.raises(TypeError, match="^softmax_backward: y is a nested tensor; pass y.to_padded"):
         onepass.softmax_backward(x, x)
     with pytest.raises(TypeError, match="^softmax: x is a nested tensor"):
         onepass.softmax(x, out=x)
@@ -153,6 +153,15 @@ def test_other_devices_and_layouts_are_named():
         for op in OPS:
             with pytest.raises(error, match=f"^{op}: .*{words}"):
                 getattr(onepass, op)(x)
+    sparse = random_tensor((3, 4)).to_sparse()
+    for op in ("softmax_backward", "log_softmax_backward"):
+        with pytest.raises(TypeError, match=rf"^{op}: dy of .* has layout torch.sparse_coo; pass dy.to_dense\(\)"):
+            getattr(onepass, op)(sparse, sparse.to_dense())
+
+
+def test_more_dims_than_are_served_are_counted():
+    with pytest.raises(ValueError, match="^softmax: x has 65 dims; at most 64 are served: reshape it"):
+        onepass.softmax(torch.ones((1,) * 65))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -265,12 +274,15 @@ def test_a_trace_records_the_call(op):
 def test_a_symbolic_trace_keeps_the_call():
     class Model(torch.nn.Module):
         def forward(self, x):
-            return onepass.log_softmax(x, 0) + onepass.logsumexp(x, 0, keepdim=True)
+            y, lse = onepass.log_softmax(x, 0), onepass.logsumexp(x, 0, keepdim=True)
+            y = y + onepass.logsumexp_backward(lse, x, lse, 0, keepdim=True)
+            return y + onepass.softmax_backward(x, y, 0, out=torch.full_like(x, torch.nan))
 
     traced = torch.fx.symbolic_trace(Model())
     x = random_tensor((3, 4))
-    assert {node.target for node in traced.graph.nodes} >= {onepass.log_softmax, onepass.logsumexp}
-    assert_like(traced(x), x)
+    kept = {onepass.log_softmax, onepass.logsumexp, onepass.logsumexp_backward, onepass.softmax_backward}
+    assert {node.target for node in traced.graph.nodes} >= kept
+    assert torch.equal(traced(x), Model()(x))
 
 
 def negated(shape, seed=0):

@@ -47,3 +47,7 @@ def __getattr__(name: str) -> Any:
 
         return nn
     raise AttributeError(f"module 'onepass' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "nn"})

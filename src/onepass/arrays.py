@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import _engine
-from .problem import ITEMSIZE
+from .problem import ITEMSIZE, REDUCTIONS
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of the engine's DType
 SUPPORTED = "float32, float64, float16 or bfloat16"
@@ -25,6 +25,7 @@ _NUMPY_DTYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.float64): "float64",
     np.dtype(np.float16): "float16",
 }
+_MOST_AXES = 64  # the engine's, and NumPy's
 _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _engine.register_memory_map(np.memmap)
 _known_dtype_objects: set[int] = set()
@@ -224,9 +225,11 @@ def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> In
         x = x.resolve_neg()
     if _engine.register_exchange_type(type(x)):
         if _engine.describe(x) is None:
+            if x.dim() > _MOST_AXES:
+                raise ValueError(f"{op}: {name} has {x.dim()} dims; at most {_MOST_AXES} are served: reshape it")
             raise TypeError(
                 f"{op}: {name} of shape {shape} is a torch.Tensor without plain memory of its own, as inside "
-                "torch.func transforms and nested tensors; use torch's own function there"
+                "torch.func transforms, nested tensors and storages of no size; use torch's own function there"
             )
         return _describe(op, name, x, x, _identity)
     if x.is_cuda:
@@ -272,6 +275,12 @@ def _from_dlpack(op: str, name: str, x: Any) -> Input:
                 f"{op}: {name} of type {type(x).__name__} cannot be read: NumPy does not take it through DLPack "
                 f"({error}), and it is no array otherwise"
             ) from error
+
+    if array.dtype.kind in "biu" and op in REDUCTIONS:
+        raise TypeError(
+            f"{op}: {name} of type {type(x).__name__}, shape {array.shape} has dtype {array.dtype}; expected "
+            f"{SUPPORTED}: convert it, or pass numpy.asarray({name}), whose {op} is exact"
+        )
 
     def wrap(y: Any) -> Any:
         namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
@@ -371,6 +380,18 @@ def check_out(
                 f"pass {x.name} itself, or memory apart from it"
             )
     return tuple(strides)
+
+
+def check_plain_out(op: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """An error if NumPy would not write this result to `out`, or would write something else."""
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise TypeError(f"{op}: out must be a numpy.ndarray, got {type(out).__module__}.{type(out).__name__}")
+    if out.shape != shape:
+        raise ValueError(f"{op}: out has shape {out.shape}, the result has shape {shape}")
+    if out.dtype != dtype:
+        raise TypeError(f"{op}: out has dtype {out.dtype}, the result has dtype {dtype}; pass another out")
+    if not out.flags.writeable:
+        raise ValueError(f"{op}: out of shape {shape}, dtype {dtype} is read-only")
 
 
 def _place(device: int | None) -> str:

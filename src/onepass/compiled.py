@@ -53,10 +53,9 @@ def gradient(op: str) -> Callable[..., Any]:
     """softmax_backward or log_softmax_backward, for a tracer."""
 
     def traced(dy: Any, y: Any, dim: Any = -1, dtype: Any = None, *, out: Any = None, algorithm: Any = None) -> Any:
-        from .torch.tensors import refuse_out, trace_gradient, traced_dims
+        from .torch.tensors import trace_gradient, traced_dims
 
-        refuse_out(op, out, algorithm)
-        return trace_gradient(op, (y, dy), traced_dims(op, y, dim), False, dtype)
+        return trace_gradient(op, (y, dy), traced_dims(op, y, dim), False, dtype, out, algorithm)
 
     return traced
 
@@ -65,7 +64,7 @@ def logsumexp_gradient(
     dy: Any, x: Any, lse: Any, dim: Any = -1, keepdim: bool = False, *, out: Any = None, algorithm: Any = None
 ) -> Any:
     """logsumexp_backward, for a tracer."""
-    from .torch.tensors import refuse_out, trace_gradient, traced_dims
+    from .torch.tensors import trace_gradient, traced_dims
 
-    refuse_out("logsumexp_backward", out, algorithm)
-    return trace_gradient("logsumexp_backward", (x, dy, lse), traced_dims("logsumexp_backward", x, dim), keepdim, None)
+    op = "logsumexp_backward"
+    return trace_gradient(op, (x, dy, lse), traced_dims(op, x, dim), keepdim, None, out, algorithm)

@@ -144,9 +144,13 @@ def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, .
     limit = max(n, 1)
     result = []
     for d in dims:
-        if not is_int(d):
+        try:
+            number = d.__index__() if is_int(d) else None
+        except TypeError:  # of an array of several
+            number = None
+        if number is None:
             raise TypeError(f"{op}: dim must be an int, a tuple of ints or None, got {d!r} of type {type(d).__name__}")
-        d = d.__index__()
+        d = number
         if not -limit <= d < limit:
             raise ValueError(
                 f"{op}: dim {d} is out of range for an input of shape {shape}; expected {-limit} <= dim < {limit}"

@@ -1,7 +1,7 @@
 """Row reductions along any dim: sum, mean, amax, amin. Each element is read once.
 
 float32 and 16-bit sums are vector sums of sixteen additions, added up in float64: the error does not grow
-with the row. NumPy integers go to NumPy's own, exact reduction.
+with the row. Integers go to NumPy's own, exact reduction.
 """
 
 from __future__ import annotations
@@ -19,17 +19,31 @@ _SUM, _MEAN, _AMAX, _AMIN = 3, 4, 5, 6  # the engine's numbers of these operatio
 
 
 def _cold(op: str, x: Any, dim: Dim, keepdim: bool, out: Any) -> Any:
-    if isinstance(x, np.ndarray) and x.dtype.kind in "biu" and not isinstance(x, np.ma.MaskedArray):
-        from .call import check_not_empty
-        from .problem import normalize_dims
-
-        dims = normalize_dims(op, dim, x.shape)
-        if op in ("amax", "amin"):
-            check_not_empty(op, x.shape, dims)
-        return getattr(np, op)(np.asarray(x), axis=dims, keepdims=keepdim, out=out)  # a matrix has no keepdims
+    from . import arrays
     from .call import plan_and_run
 
+    if not (isinstance(x, np.ndarray) or arrays.is_tensor(x) or hasattr(x, "__dlpack__")):
+        x = np.asarray(x)
+    if isinstance(x, np.ndarray) and x.dtype.kind in "biu" and not isinstance(x, np.ma.MaskedArray):
+        return _of_integers(op, np.asarray(x), dim, keepdim, out)  # a matrix has no keepdims
     return plan_and_run(op, x, dim, keepdim, None, out, None)
+
+
+def _of_integers(op: str, x: np.ndarray[Any, Any], dim: Dim, keepdim: bool, out: Any) -> Any:
+    from .arrays import check_plain_out
+    from .call import check_not_empty
+    from .problem import normalize_dims, reduced_shape
+
+    dims = normalize_dims(op, dim, x.shape)
+    reduce = getattr(np, op)
+    shape, dtype = reduced_shape(x.shape, dims, keepdim), reduce(np.ones(1, x.dtype)).dtype
+    if out is not None:
+        check_plain_out(op, out, shape, dtype)
+    if op in ("amax", "amin"):
+        check_not_empty(op, x.shape, dims)
+        if x.size == 0:  # of no rows, which NumPy does not tell from rows of nothing
+            return np.empty(shape, dtype) if out is None else out
+    return reduce(x, axis=dims, keepdims=keepdim, out=out)
 
 
 @traced_as(reduction("sum"))
@@ -49,6 +63,7 @@ def sum(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis: 
     out : array for the result, of x's kind, the result's shape and dtype, any strides
 
     Returns an array of x's kind and dtype without dim; NumPy integers as numpy.sum. An empty row sums to 0.
+    Sixteen elements at a time are added in float32 (float64 in float64), where they may overflow.
 
     Raises ValueError or TypeError, with nothing written, for arguments that do not fit; MemoryError.
 
@@ -70,11 +85,11 @@ def mean(x: Any, dim: Dim = -1, keepdim: bool = False, *, out: Any = None, axis:
     array([2., 3.])
 
     Parameters are those of sum. Returns an array of x's kind and dtype without dim; NumPy integers as numpy.mean.
-    The mean of an empty row is NaN.
+    The mean of an empty row is NaN. The sum overflows where onepass.sum does.
 
     Raises ValueError or TypeError, with nothing written, for arguments that do not fit; MemoryError.
 
-    Source: the sum in float64, divided once.
+    Source: the sum of onepass.sum before it is rounded, divided once in float64.
     """
     if axis is not UNSET:
         dim = pick_dim("mean", dim, axis)

@@ -167,7 +167,7 @@ def show_results(
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"onepass: error: {error}", file=sys.stderr)
+    print(f"onepass: error: {str(error).removeprefix('onepass: ')}", file=sys.stderr)
     return code
 
 

@@ -78,7 +78,7 @@ def _first_line(error: BaseException) -> str:
 def read_npy(path: Path) -> Iterator[Source]:
     """The one array of an .npy file."""
     with open(path, "rb") as stream:
-        yield _plain(stream, str(path), os.fstat(stream.fileno()).st_size)
+        yield _plain(stream, str(path))
 
 
 @contextlib.contextmanager
@@ -88,15 +88,14 @@ def read_pipe() -> Iterator[Source]:
         raise FileError("standard input is closed; IN '-' expects an .npy stream")
     if sys.stdin.isatty():
         raise UsageError("standard input is a terminal; IN '-' expects an .npy stream")
-    stream = cast(BinaryIO, sys.stdin.buffer)
+    yield _plain(cast(BinaryIO, sys.stdin.buffer), "standard input")
+
+
+def _plain(stream: BinaryIO, title: str) -> Source:
     size = None
     with contextlib.suppress(OSError, ValueError):
         if stream.seekable():
             size = os.fstat(stream.fileno()).st_size
-    yield _plain(stream, "standard input", size)
-
-
-def _plain(stream: BinaryIO, title: str, size: int | None) -> Source:
     info = _read_header(stream, DEFAULT_NAME, title)
     start = 0 if size is None else stream.tell()
     if size is not None and size < start + info.nbytes:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
 
 from .. import _engine
 from .._engine import call_data
@@ -87,8 +87,7 @@ def _unusual(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algo
         return _by_torch(op, x, dim, keepdim, dtype, out, algorithm)
     wanted = _torch_dtype(op, dtype)
     x = _floating(x, wanted)
-    strided = x.layout == torch.strided and not x.is_nested and not x.is_quantized
-    if not strided or x.device.type not in _DEVICES or _name(x.dtype) not in DTYPES:
+    if not _is_strided(x) or x.device.type not in _DEVICES or _name(x.dtype) not in DTYPES:
         return run_planned(op, x.detach(), dim, keepdim, dtype, out, algorithm)  # says what is wrong with x
     dims = normalize_dims(op, dim, tuple(x.shape))
     if out is not None:
@@ -96,6 +95,10 @@ def _unusual(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algo
     if op not in _OPERATORS:
         return _reduction(op, x, dims, keepdim, algorithm)
     return operator(op, x, dims, keepdim, wanted, algorithm)
+
+
+def _is_strided(x: Tensor) -> bool:
+    return x.layout == torch.strided and not x.is_nested and not x.is_quantized
 
 
 def _floating(x: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -108,36 +111,45 @@ def call_gradient(
     op: str, given: tuple[Any, ...], dim: Any, keepdim: bool, dtype: Any, out: Any, algorithm: str | None
 ) -> Any:
     """softmax_backward, log_softmax_backward or logsumexp_backward, of such tensors; as in call_gradients.py."""
+    if has_torch_function(given):
+        y, dy, *lse = given
+        keywords = _keywords(op, dim, bool(keepdim), dtype, out, algorithm)
+        return handle_torch_function(_public(op), given, dy, y, *lse, **keywords)
     if not all(isinstance(x, Tensor) for x in given):
         return gradients_on_memory(op, given, dim, keepdim, dtype, out, algorithm)  # says which is none
     memory = all(_engine.is_plain(x) or _engine.only_requires_grad(x) for x in given)
     if memory and not torch.is_grad_enabled():
         given = tuple(x.detach() for x in given)
         return call_data(gradients_on_memory, op, given, dim, keepdim, dtype, out, algorithm)
-    refuse_out(op, out, algorithm)
-    if any(x.is_nested for x in given):
-        raise TypeError(f"{op}: an input is a nested tensor; pass to_padded_tensor(...), or use torch's own function")
-    return trace_gradient(op, given, normalize_dims(op, dim, tuple(given[0].shape)), keepdim, dtype)
+    if not all(map(_is_strided, given)):
+        given = tuple(x.detach() for x in given)
+        return gradients_on_memory(op, given, dim, keepdim, dtype, out, algorithm)  # says which, and what to pass
+    return trace_gradient(op, given, normalize_dims(op, dim, tuple(given[0].shape)), keepdim, dtype, out, algorithm)
 
 
-def refuse_out(op: str, out: Any, algorithm: str | None) -> None:
-    """What a gradient that is recorded or traced cannot be given."""
-    if out is not None or algorithm is not None:
-        raise ValueError(
-            f"{op}: out= and algorithm= have no gradient, and an input requires grad or is traced; leave them away, or "
-            "call it under torch.no_grad()"
-        )
-
-
-def trace_gradient(op: str, given: tuple[Any, ...], dims: tuple[int, ...], keepdim: bool, dtype: Any) -> Tensor:
+def trace_gradient(
+    op: str,
+    given: tuple[Any, ...],
+    dims: tuple[int, ...],
+    keepdim: bool,
+    dtype: Any,
+    out: Any,
+    algorithm: str | None,
+) -> Tensor:
     """The call of a gradient as the dispatcher sees it."""
+    if algorithm is not None:
+        raise ValueError(f"{op}: algorithm= is for calls that nobody records or traces; leave it away")
+    if out is not None and torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        raise ValueError(
+            f"{op}: out= has no gradient, and an input requires grad; leave it away, or call it under torch.no_grad()"
+        )
     y, dy, *lse = given
     dx: Tensor
     if lse:
         dx = operators.logsumexp_backward(dy, y, lse[0], dims, bool(keepdim))
     else:
         dx = getattr(operators, op)(dy, y, dims, _torch_dtype(op, dtype) or y.dtype)
-    return dx
+    return dx if out is None else _copied(op, dx, out)
 
 
 def trace(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorithm: str | None) -> Any:
