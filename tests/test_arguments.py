@@ -417,6 +417,8 @@ def test_an_array_of_dims_is_none():
     for dims in (np.array([0, 1]), torch.tensor([0, 1])):
         with pytest.raises(TypeError, match="^softmax: dim must be an int, a tuple of ints or None, got "):
             onepass.softmax(np.ones((2, 3)), dims)
+        with pytest.raises(TypeError, match="^softmax: dim must be an int, a tuple of ints or None, got "):
+            onepass.softmax(torch.ones(2, 3, requires_grad=True), dims)
     assert np.array_equal(onepass.sum(np.ones((2, 3)), np.array(1)), [3, 3])
 
 

@@ -21,7 +21,7 @@ from onepass.bench.document import SCHEMA, describe_cell
 from onepass.bench.results import CellReport, Outcome, geometric_mean, summarize
 from onepass.bench.selection import CPU_ELEMENTS, sample, select
 from onepass.bench.standing import standing
-from onepass.bench.timing import Effort, Meter, Reading, Timing, Window, interleave
+from onepass.bench.timing import Effort, Meter, Reading, Timing, Window, interleave, seed_of
 from onepass.bench.verify import Verifier, WrongResult
 from onepass.cli import app
 from onepass.files import FileError
@@ -289,7 +289,7 @@ def test_the_median_is_over_quiet_windows_when_there_are_enough():
 def test_rounds_go_on_while_quiet_windows_are_missing(busy, rounds):
     timers = {name: timeit.Timer("sum(range(100))") for name in ("a", "b")}
     script = [(1.0, 0.0, busy)] * 20
-    found = interleave(timers, Effort(rounds=3, most_rounds=5, window_seconds=1e-4), meter=Clock(script))
+    found = interleave(timers, Effort(rounds=3, most_rounds=5, window_seconds=1e-4), seed=0, meter=Clock(script))
     assert {len(timing.windows) for timing in found.values()} == {rounds}
     assert all(timing.noisy == (busy > 0) for timing in found.values())
 
@@ -298,11 +298,16 @@ def test_contenders_alternate_in_changing_order():
     calls = []
     names = ("a", "b", "c")
     timers = {name: timeit.Timer(lambda name=name: calls.append(name)) for name in names}
-    interleave(timers, Effort(rounds=6, most_rounds=6, window_seconds=1e-9), meter=Clock([(1.0, 1.0, 1.0)] * 18))
+    effort = Effort(rounds=6, most_rounds=6, window_seconds=1e-9)
+    interleave(timers, effort, seed=0, meter=Clock([(1.0, 1.0, 1.0)] * 18))
     timed = "".join(calls)[-18:]  # one call per window: too short a window for more
     rounds = [timed[i : i + 3] for i in range(0, 18, 3)]
     assert all(sorted(order) == list(names) for order in rounds)
     assert len(set(rounds)) > 1
+
+
+def test_every_cell_draws_orders_of_its_own():
+    assert len({seed_of(cell.name) for cell in CELLS}) == len(CELLS)
 
 
 # results

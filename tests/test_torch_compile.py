@@ -99,7 +99,7 @@ def test_keywords_as_in_eager_calls():
 
 
 def test_a_wrong_argument_is_an_error_while_tracing():
-    x = random_tensor((3, 4), torch.float32)
+    x, parameter = random_tensor((3, 4), torch.float32), torch.nn.Parameter(torch.ones(3, 4))
     for call, words in (
         (lambda x: onepass.softmax(x, 2), "dim 2 is out of range"),
         (lambda x: onepass.softmax(x.to(torch.float8_e4m3fn)), "float8_e4m3fn"),
@@ -112,8 +112,12 @@ def test_a_wrong_argument_is_an_error_while_tracing():
         (lambda x: onepass.softmax(x, dim=0, axis=1), "two names of one argument"),
         (lambda x: onepass.softmax(x, axsi=1), "axsi"),
         (lambda x: onepass.softmax_backward(x, x, out=torch.empty(3, 5)), "out has shape"),
-        (lambda x: onepass.softmax_backward(x.requires_grad_(), x, out=x), "out= has no gradient"),
-        (lambda x: onepass.logsumexp_backward(x[0], x, x[0], 0, algorithm="row"), "algorithm= is for calls"),
+        (lambda x: onepass.softmax_backward(x, x, out=parameter * 1), "out= has no gradient"),
+        (lambda x: onepass.softmax(x, out=parameter * 1), "out= has no gradient"),
+        (lambda x: onepass.softmax(x, out=[1]), "out must be a torch.Tensor, got builtins.list"),
+        (lambda x: onepass.softmax_backward(x, x, out=[1]), "out must be a torch.Tensor, got builtins.list"),
+        (lambda x: onepass.softmax_backward(x * parameter, x, out=x), "out= has no gradient"),
+        (lambda x: onepass.logsumexp_backward(x[0], x, x[0], 0, algorithm="row"), "algorithm= is for plain tensors"),
     ):
         with pytest.raises(Exception, match=words):
             torch.compile(call, fullgraph=True, backend="aot_eager")(x)

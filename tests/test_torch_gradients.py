@@ -356,9 +356,9 @@ def test_gradients_called_by_name_have_gradients():
         assert_like(batched[1], 2 * expected, scale=1.0)
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         assert_like(compiled(dy), expected)
-    with pytest.raises(ValueError, match="softmax_backward: out= has no gradient, and an input requires grad"):
+    with pytest.raises(ValueError, match="softmax_backward: out= has no gradient, and an input of shape"):
         onepass.softmax_backward(leaf, y, out=torch.empty_like(y))
-    with pytest.raises(ValueError, match="softmax_backward: algorithm= is for calls that nobody records or traces"):
+    with pytest.raises(ValueError, match="softmax_backward: algorithm= is for plain tensors"):
         onepass.softmax_backward(leaf, y, algorithm="row")
     with pytest.raises((TypeError, ValueError), match="^softmax_backward: "):
         onepass.softmax_backward(leaf, y.numpy())

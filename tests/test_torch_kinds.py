@@ -109,13 +109,16 @@ def test_meta_and_fake_tensors_have_shapes_only(op):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_gradients_of_nested_tensors_are_refused_by_name():
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_gradients_of_nested_tensors_are_refused_by_name(layout):
     rows = [random_tensor((n, 4), torch.float32) for n in (2, 3)]
-    x = torch.nested.nested_tensor(rows, layout=torch.strided)
-    with pytest.raises(TypeError, match="^softmax_backward: y is a nested tensor; pass y.to_padded"):
-        onepass.softmax_backward(x, x)
-    with pytest.raises(TypeError, match="^softmax: x is a nested tensor"):
-        onepass.softmax(x, out=x)
+    x = torch.nested.nested_tensor(rows, layout=layout)
+    for op in ("softmax_backward", "log_softmax_backward"):
+        with pytest.raises(TypeError, match=f"^{op}: y is a nested tensor; pass y.to_padded_tensor"):
+            getattr(onepass, op)(x, x)
+    if layout == torch.strided:
+        with pytest.raises(TypeError, match="^softmax: x is a nested tensor"):
+            onepass.softmax(x, out=x)
 
 
 def test_gradients_of_meta_tensors_have_inputs_of_one_shape():

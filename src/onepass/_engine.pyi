@@ -45,6 +45,7 @@ def bind(
     resident: bool,
     split: bool,
     nontemporal: bool,
+    cached: bool,
     threads: int,
     shape: Sequence[int],
 ) -> Bound: ...

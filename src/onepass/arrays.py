@@ -25,7 +25,7 @@ _NUMPY_DTYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.float64): "float64",
     np.dtype(np.float16): "float16",
 }
-_MOST_AXES = 64  # the engine's, and NumPy's
+_MOST_AXES = 64  # the engine's
 _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _engine.register_memory_map(np.memmap)
 _known_dtype_objects: set[int] = set()
@@ -70,6 +70,10 @@ def is_tensor(x: Any) -> bool:
             return False
         watch_torch(torch)
     return True
+
+
+def is_dlpack(x: Any) -> bool:
+    return hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")
 
 
 def watch_torch(torch: Any) -> None:
@@ -123,7 +127,7 @@ def as_input(op: str, x: Any, dtype: str | None, name: str = "x") -> Input:
         return _from_torch(op, name, torch, x, dtype)
     if isinstance(x, np.ndarray) or np.isscalar(x):
         return _from_numpy(op, name, x, x, _identity)
-    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+    if is_dlpack(x):
         return _from_dlpack(op, name, x)
     return _from_numpy(op, name, np.asarray(x), x, _identity)
 
@@ -168,14 +172,14 @@ def _from_numpy(op: str, name: str, x: Any, original: Any, wrap: Callable[[Any],
 
 
 def _from_torch(op: str, name: str, torch: Any, x: Any, dtype: str | None) -> Input:
+    if x.is_nested:
+        raise TypeError(
+            f"{op}: {name} is a nested tensor; pass {name}.to_padded_tensor(...), or use torch's own function"
+        )
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         raise TypeError(
             f"{op}: {name} is a {type(x).__module__}.{type(x).__name__}, a subclass of torch.Tensor that onepass does "
             f"not know; pass {name}.as_subclass(torch.Tensor), or use torch's own function"
-        )
-    if x.is_nested:
-        raise TypeError(
-            f"{op}: {name} is a nested tensor; pass {name}.to_padded_tensor(...), or use torch's own function"
         )
     shape = tuple(x.shape)
     if x.is_quantized:
@@ -279,7 +283,7 @@ def _from_dlpack(op: str, name: str, x: Any) -> Input:
     if array.dtype.kind in "biu" and op in REDUCTIONS:
         raise TypeError(
             f"{op}: {name} of type {type(x).__name__}, shape {array.shape} has dtype {array.dtype}; expected "
-            f"{SUPPORTED}: convert it, or pass numpy.asarray({name}), whose {op} is exact"
+            f"{SUPPORTED}: convert it, or pass numpy.asarray({name}): integers are NumPy's to reduce"
         )
 
     def wrap(y: Any) -> Any:
@@ -350,8 +354,7 @@ def check_out(
             f"{op}: out must be a {kind.__module__}.{kind.__name__}{like}, "
             f"got {type(out).__module__}.{type(out).__name__}"
         )
-    if tuple(out.shape) != shape:
-        raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {shape}")
+    _check_shape(op, out, shape)
     name = str(out.dtype).removeprefix("torch.")
     if name != dtype:
         takes_dtype = op in ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward")
@@ -369,10 +372,7 @@ def check_out(
         raise ValueError(
             f"{op}: out is on {_place(device)}, {source.name} on {_place(source.device)}; they must be on one device"
         )
-    if not writable:
-        raise ValueError(f"{op}: out of shape {shape}, dtype {name} is read-only")
-    if _aliases_itself(shape, strides):
-        raise ValueError(f"{op}: elements of out share memory (shape {shape}, strides {strides}); pass another")
+    _check_elements(op, shape, name, strides, writable)
     for x in (source, *others):
         if _engine.overlap(x.array, out) == "some" and _share_memory(x, out):
             raise ValueError(
@@ -386,12 +386,23 @@ def check_plain_out(op: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[A
     """An error if NumPy would not write this result to `out`, or would write something else."""
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(f"{op}: out must be a numpy.ndarray, got {type(out).__module__}.{type(out).__name__}")
-    if out.shape != shape:
-        raise ValueError(f"{op}: out has shape {out.shape}, the result has shape {shape}")
+    _check_shape(op, out, shape)
     if out.dtype != dtype:
         raise TypeError(f"{op}: out has dtype {out.dtype}, the result has dtype {dtype}; pass another out")
-    if not out.flags.writeable:
+    strides = tuple(stride // out.itemsize for stride in out.strides)
+    _check_elements(op, shape, dtype.name, strides, out.flags.writeable)
+
+
+def _check_shape(op: str, out: Any, shape: tuple[int, ...]) -> None:
+    if tuple(out.shape) != shape:
+        raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {shape}")
+
+
+def _check_elements(op: str, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...], writable: bool) -> None:
+    if not writable:
         raise ValueError(f"{op}: out of shape {shape}, dtype {dtype} is read-only")
+    if _aliases_itself(shape, strides):
+        raise ValueError(f"{op}: elements of out share memory (shape {shape}, strides {strides}); pass another")
 
 
 def _place(device: int | None) -> str:

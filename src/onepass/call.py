@@ -46,6 +46,7 @@ def bind(problem: Problem, plan: CpuPlan) -> _engine.Bound:
         resident=plan.resident,
         split=plan.split,
         nontemporal=plan.nontemporal,
+        cached=plan.cached,
         threads=plan.threads,
         shape=list(problem.result_shape),
     )

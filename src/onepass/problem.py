@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any
 
 ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
@@ -126,7 +127,13 @@ def pick_dim(op: str, dim: Dim, axis: Any) -> Dim:
 def is_int(d: object) -> bool:
     """Whether d names a dim: Python's ints and NumPy's, but no bool."""
     # A compiler that traces this knows its own numbers as ints, and nothing of their attributes.
-    return not isinstance(d, bool) and (isinstance(d, int) or hasattr(d, "__index__"))
+    if isinstance(d, int):
+        return not isinstance(d, bool)
+    try:
+        index(d)  # type: ignore[arg-type]
+    except TypeError:  # no number, or an array of several
+        return False
+    return True
 
 
 def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -144,13 +151,9 @@ def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, .
     limit = max(n, 1)
     result = []
     for d in dims:
-        try:
-            number = d.__index__() if is_int(d) else None
-        except TypeError:  # of an array of several
-            number = None
-        if number is None:
+        if not is_int(d):
             raise TypeError(f"{op}: dim must be an int, a tuple of ints or None, got {d!r} of type {type(d).__name__}")
-        d = number
+        d = d.__index__()
         if not -limit <= d < limit:
             raise ValueError(
                 f"{op}: dim {d} is out of range for an input of shape {shape}; expected {-limit} <= dim < {limit}"

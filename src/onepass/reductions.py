@@ -1,7 +1,7 @@
 """Row reductions along any dim: sum, mean, amax, amin. Each element is read once.
 
 float32 and 16-bit sums are vector sums of sixteen additions, added up in float64: the error does not grow
-with the row. Integers go to NumPy's own, exact reduction.
+with the row. Integers are NumPy's to reduce, whose sums and extremes are exact.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def _cold(op: str, x: Any, dim: Dim, keepdim: bool, out: Any) -> Any:
     from . import arrays
     from .call import plan_and_run
 
-    if not (isinstance(x, np.ndarray) or arrays.is_tensor(x) or hasattr(x, "__dlpack__")):
+    if not (isinstance(x, np.ndarray) or arrays.is_tensor(x) or arrays.is_dlpack(x)):
         x = np.asarray(x)
     if isinstance(x, np.ndarray) and x.dtype.kind in "biu" and not isinstance(x, np.ma.MaskedArray):
-        return _of_integers(op, np.asarray(x), dim, keepdim, out)  # a matrix has no keepdims
+        return _of_integers(op, np.asarray(x), dim, bool(keepdim), out)  # a matrix has no keepdims
     return plan_and_run(op, x, dim, keepdim, None, out, None)
 
 
@@ -41,8 +41,10 @@ def _of_integers(op: str, x: np.ndarray[Any, Any], dim: Dim, keepdim: bool, out:
         check_plain_out(op, out, shape, dtype)
     if op in ("amax", "amin"):
         check_not_empty(op, x.shape, dims)
-        if x.size == 0:  # of no rows, which NumPy does not tell from rows of nothing
-            return np.empty(shape, dtype) if out is None else out
+    if x.size == 0 and op != "sum":  # of no rows NumPy has no extremes, and of empty ones no mean without a warning
+        result = np.empty(shape, dtype) if out is None else out
+        result[...] = np.nan if op == "mean" else 0
+        return result
     return reduce(x, axis=dims, keepdims=keepdim, out=out)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import timeit
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -98,12 +97,11 @@ def measure(cell: GpuCell, peers: Sequence[Peer], effort: GpuEffort, device: str
             if outcome.status == "ok":
                 contenders[outcome.label] = contender
         if cell.group == "calls":
-            timings = _host_costs(contenders, torch)
+            timings = _host_costs(cell.name, contenders, torch)
         else:
             flush = Flush(device, torch.cuda.get_device_properties(device).L2_cache_size)
             calls = {label: contender.call for label, contender in contenders.items()}
-            # By one seed for all cells the same contender would follow the same others in each of them.
-            timings = interleave(calls, effort, flush, seed=zlib.crc32(cell.name.encode()))
+            timings = interleave(calls, effort, flush, timing.seed_of(cell.name))
         if cell.op in GRADIENTS:
             gpu_gradients.run_onepass(data)
         else:
@@ -114,10 +112,10 @@ def measure(cell: GpuCell, peers: Sequence[Peer], effort: GpuEffort, device: str
     return CellReport(cell, "torch", algorithm, verifier.tolerance, timed)
 
 
-def _host_costs(contenders: dict[str, GpuContender], torch: Any) -> dict[str, timing.Timing]:
+def _host_costs(cell: str, contenders: dict[str, GpuContender], torch: Any) -> dict[str, timing.Timing]:
     """Seconds of the host per call: kernels this small never fill the queue."""
     timers = {label: timeit.Timer(contender.call) for label, contender in contenders.items()}
-    timings = timing.interleave(timers, _HOST_EFFORT)
+    timings = timing.interleave(timers, _HOST_EFFORT, timing.seed_of(cell))
     torch.cuda.synchronize()
     return {
         label: timing.Timing(

@@ -35,9 +35,7 @@ class Flush:
         self._memory.zero_()
 
 
-def interleave(
-    calls: Mapping[str, Callable[[], Any]], effort: GpuEffort, flush: Flush, seed: int = 0
-) -> dict[str, Timing]:
+def interleave(calls: Mapping[str, Callable[[], Any]], effort: GpuEffort, flush: Flush, seed: int) -> dict[str, Timing]:
     """Time every contender once per round, in a new random order each round. Results are dropped at once.
 
     The GPU is kept busy until the host has made the call, so that what is measured is the GPU's work alone.

@@ -18,7 +18,7 @@ from onepass.bench.document import document as describe
 from onepass.bench.peers import PEERS, Contender, Data, Peer, check_copy, copies, equal_threads, make_data
 from onepass.bench.results import CellReport, Outcome, first_line, outcome
 from onepass.bench.selection import CPU_ELEMENTS, GPU_ELEMENTS, sample, select
-from onepass.bench.timing import Effort, interleave
+from onepass.bench.timing import Effort, interleave, seed_of
 from onepass.bench.verify import Verifier, WrongResult
 from onepass.machine import is_number, memory_bytes
 
@@ -207,7 +207,7 @@ def measure(cell: Cell, peers: Sequence[Peer], effort: Effort) -> CellReport:
         outcomes.append(outcome)
         if outcome.status == "ok":
             timers[outcome.label] = timeit.Timer(contender.statement, globals=dict(contender.names))
-    timings = interleave(timers, effort)
+    timings = interleave(timers, effort, seed_of(cell.name))
     timed = tuple(replace(outcome, timing=timings.get(outcome.label)) for outcome in outcomes)
     getattr(onepass, cell.op)(*([data.x] if data.dy is None else [data.dy, data.x]), dim=cell.dim)
     algorithm = _engine.last_algorithm()

@@ -6,6 +6,7 @@ from ..machine import Machine
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
 from .cpu_plan import CpuPlan, Reasons, direct, nontemporal, one_pass, refuse, row_element_bytes
 from .thresholds import (
+    CACHED_SHARE_OF_L3,
     CHUNK,
     COMPUTED_ROW_SHARE_OF_L3,
     EXTREME_REGISTER_ROW,
@@ -99,6 +100,7 @@ def plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str |
         resident=resident,
         split=chosen == "split",
         nontemporal=nontemporal(problem, why, times),
+        cached=problem.input_bytes <= CACHED_SHARE_OF_L3 * machine.l3_bytes,
         why=tuple(why.lines),
     )
 

@@ -245,5 +245,6 @@ def plan_tiles(
         resident=resident or not waits,
         split=split,
         nontemporal=past_cache,
+        cached=False,  # tiles have no streams
         why=tuple(why.lines),
     )

@@ -35,7 +35,8 @@ def lanes_of_row(choice: Choice, packs: int, pack: int, alignment: str) -> int:
     if few_elements_a_row(choice):
         return 1
     least = LANE_GROUP_BYTES[choice.x_size] // (pack * choice.x_size)
-    return full_lanes(choice, min(most, max(least, _lanes_for_elements(choice))), packs, pack)
+    lanes = min(most, max(least, _lanes_for_elements(choice)))
+    return full_lanes(choice, lanes, packs) if pack == choice.access_pack else lanes
 
 
 def _lanes_for_elements(choice: Choice) -> int:

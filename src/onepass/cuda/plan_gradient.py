@@ -345,7 +345,7 @@ def _plan_segments(choice: Choice) -> CudaPlan:
     packs = max(1, length // pack)
     threads = tuning.threads or WARP_THREADS
     most = min(32, ceil_power(packs))
-    lanes = tuning.lanes or (full_lanes(choice, most, packs, pack) if alignment == "whole" else most)
+    lanes = tuning.lanes or (full_lanes(choice, most, packs) if alignment == "whole" else most)
     per_lane = min(-(-packs // lanes), GRADIENT_SEGMENT_PACKS)
     segments = -(-packs // (lanes * per_lane))
     choice.why.append(

@@ -13,7 +13,6 @@ from .thresholds import (
     ACCESS_BYTES,
     BUSY_SLAB_GROUPS,
     FEWEST_BUSY_SLAB_GROUPS,
-    FEWEST_NARROW_LANES,
     FORCED_WARP_REGISTERS,
     FULL_LANES,
     LARGEST_SLAB_TEAM,
@@ -62,15 +61,12 @@ def many_for_lanes(choice: Choice) -> bool:
     return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
-def full_lanes(choice: Choice, lanes: int, packs: int, pack: int) -> int:
+def full_lanes(choice: Choice, lanes: int, packs: int) -> int:
     """So many lanes of a warp for a row of whole packs, or fewer where those have less that is left over."""
     full = FULL_LANES.get((choice.kind, choice.x_size))
     if full is None or choice.registers_per_element > 1:
         return lanes
-    fewest, most, gain = full
-    if pack < choice.access_pack:
-        fewest = max(fewest, FEWEST_NARROW_LANES)
-    return halved_while_full(lanes, packs, fewest, most, gain)
+    return halved_while_full(lanes, packs, *full)
 
 
 def _several_short_rows(choice: Choice) -> bool:

@@ -75,17 +75,19 @@ MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 120
 LANE_ELEMENTS = {("softmax", 2): 8, ("softmax", 4): 8, ("softmax", 8): 8, ("plain", 4): 8}
 OTHER_LANE_ELEMENTS = 16
 LANE_GROUP_BYTES = {2: 32, 4: 64, 8: 64}
-# Half of those lanes, and half again, where they have room for fewer packs, or no more: by operation and bytes of an
-# element, the fewest lanes, the most packs of one, and by how many packs there must be less room. H200, November 2026,
-# us, 120000 rows of bfloat16: log_softmax x 136, 8 lanes of 3 packs for 16 of 2, 28.8 to 22.1, x 264, 8 of 5 for 32 of
-# 2, 52.5 to 36.0, x 360, 16 of 3, 55.4 to 45.9, x 520, 16 of 5 for 32 of 3, 71.7 to 64.8; logsumexp 23.8 to 18.4, 42.9
-# to 26.4, 44.8 to 33.0 and 54.9 to 45.0, and with as much room, x 200, 8 of 4, 25.4 to 22.3, x 456, 16 of 4, 45.5 to
-# 39.2; softmax float32 x 132 41.4 to 36.0, x 188 47.8 to 48.8; with 6 packs of a lane and more, log_softmax x 664 to x
-# 1000 takes 1.01 to 1.1 of the time. logsumexp's gradient x 136 26.8 to 22.3, float32 x 68 29.6 to 23.4. Once more with
-# shorter kernels, every number of lanes of 460 shapes: softmax bfloat16 131072x80, 4 of 3 for 16 of one, 17.2 to 16.0,
-# 49152x96 9.8 to 9.3, 131072x160, 8 of 3 for 16 of 2, 27.1 to 25.2, 131072x32 8.6 to 8.2, but 16384x80 6.1 to 6.4;
-# log_softmax 131072x72 18.3 to 15.5; logsumexp 131072x88 15.6 to 13.1; sum 80000x80 9.9 to 8.9, float32, 8 elements of
-# a lane for 16, 16384x240 10.8 to 9.3, 131072x112 26.1 to 23.2, but 131072x200 36.2 to 37.4.
+# Half of those lanes, and half again, of full accesses, where they have room for fewer packs, or no more: by
+# operation and bytes of an element, the fewest lanes, the most packs of one, and by how many packs there must be less
+# room. H200, November 2026, us, 120000 rows of bfloat16: log_softmax x 136, 8 lanes of 3 packs for 16 of 2, 28.8 to
+# 22.1, x 264, 8 of 5 for 32 of 2, 52.5 to 36.0, x 360, 16 of 3, 55.4 to 45.9, x 520, 16 of 5 for 32 of 3, 71.7 to
+# 64.8; logsumexp 23.8 to 18.4, 42.9 to 26.4, 44.8 to 33.0 and 54.9 to 45.0, and with as much room, x 200, 8 of 4,
+# 25.4 to 22.3, x 456, 16 of 4, 45.5 to 39.2; softmax float32 x 132 41.4 to 36.0, x 188 47.8 to 48.8; with 6 packs of
+# a lane and more, log_softmax x 664 to x 1000 takes 1.01 to 1.1 of the time. logsumexp's gradient x 136 26.8 to 22.3,
+# float32 x 68 29.6 to 23.4. Once more with shorter kernels, every number of lanes of 460 shapes: softmax bfloat16
+# 131072x80, 4 of 3 for 16 of one, 17.2 to 16.0, 49152x96 9.8 to 9.3, 131072x160, 8 of 3 for 16 of 2, 27.1 to 25.2,
+# 131072x32 8.6 to 8.2, but 16384x80 6.1 to 6.4; log_softmax 131072x72 18.3 to 15.5, of 136 to 160 by 4 of 5 for 8 of
+# 3 0.98 to 1.04; logsumexp 131072x88 15.6 to 13.1, of 104 to 160 by 4 0.92 to 0.99 of 131072 rows, 1.0 to 1.04 of
+# 16384 and 49152; sum 80000x80 9.9 to 8.9, float32, 8 elements of a lane for 16, 16384x240 10.8 to 9.3, 131072x112
+# 26.1 to 23.2, but 131072x200 36.2 to 37.4.
 FULL_LANES = {
     ("softmax", 2): (2, 3, 0),
     ("softmax", 4): (16, 4, 0),
@@ -98,7 +100,6 @@ FULL_LANES = {
     ("logsumexp_backward", 2): (16, 2, 0),
     ("logsumexp_backward", 4): (16, 2, 0),
 }
-FEWEST_NARROW_LANES = 8  # of narrower accesses, as was measured before
 # Of fewer, but so many for a multiprocessor, of up to NARROW_LENGTH elements, each of so many packs is for a lane of
 # its own; of more, a lane takes up to so many, by so many lanes at least: the fewer threads there are to start, the
 # sooner all are done. Up to so many elements shared memory gains nothing then. Of 420 random shapes, five operations,

@@ -138,18 +138,14 @@ def trace_gradient(
 ) -> Tensor:
     """The call of a gradient as the dispatcher sees it."""
     if algorithm is not None:
-        raise ValueError(f"{op}: algorithm= is for calls that nobody records or traces; leave it away")
-    if out is not None and torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        raise ValueError(
-            f"{op}: out= has no gradient, and an input requires grad; leave it away, or call it under torch.no_grad()"
-        )
+        raise ValueError(f"{op}: algorithm= is for plain tensors, of which nobody records or traces; leave it away")
     y, dy, *lse = given
     dx: Tensor
     if lse:
         dx = operators.logsumexp_backward(dy, y, lse[0], dims, bool(keepdim))
     else:
         dx = getattr(operators, op)(dy, y, dims, _torch_dtype(op, dtype) or y.dtype)
-    return dx if out is None else _copied(op, dx, out)
+    return dx if out is None else _copied(op, dx, out, given)
 
 
 def trace(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorithm: str | None) -> Any:
@@ -165,7 +161,7 @@ def trace(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorit
         raise TypeError(f"{op}: x has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to")
     else:
         y = getattr(torch, op)(x, dim=dims, keepdim=keepdim) if dims else x.clone()
-    return y if out is None else _copied(op, y, out)
+    return y if out is None else _copied(op, y, out, (x,))
 
 
 def traced_dims(op: str, x: Tensor, dim: Any) -> tuple[int, ...]:
@@ -198,26 +194,34 @@ def operator(
 def _into(
     op: str, x: Tensor, dims: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None, out: Any, algorithm: str | None
 ) -> Tensor:
-    needs = torch.is_grad_enabled() and (x.requires_grad or (isinstance(out, Tensor) and out.requires_grad))
-    if needs:
-        raise ValueError(
-            f"{op}: out= has no gradient, and x of shape {tuple(x.shape)} or out requires grad; leave out= away, or "
-            "call it under torch.no_grad()"
-        )
+    _refuse_recorded(op, out, (x,))
     if _engine.is_plain(x.detach()) and type(x) in _PLAIN:
         return data.forward(op, x, dims, keepdim, dtype, out, algorithm)
-    if not isinstance(out, Tensor):
-        raise TypeError(f"{op}: out must be a torch.Tensor like x, got {type(out).__module__}.{type(out).__name__}")
     y = operator(op, x, dims, keepdim, dtype, algorithm) if op in _OPERATORS else _reduction(op, x, dims, keepdim, None)
-    return _copied(op, y, out)
+    return _copied(op, y, out, (x,))
 
 
-def _copied(op: str, y: Tensor, out: Tensor) -> Tensor:
+def _refuse_recorded(op: str, out: Any, given: tuple[Any, ...]) -> None:
+    """out= where the call would be recorded."""
+    recorded = [x for x in (*given, out) if isinstance(x, Tensor) and x.requires_grad]
+    if recorded and torch.is_grad_enabled():
+        raise ValueError(
+            f"{op}: out= has no gradient, and an input of shape {tuple(recorded[0].shape)} or out requires grad; leave "
+            "out= away, or call it under torch.no_grad()"
+        )
+
+
+def _copied(op: str, y: Tensor, out: Any, given: tuple[Any, ...]) -> Tensor:
+    """What was computed from `given`, in out."""
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{op}: out must be a torch.Tensor, got {type(out).__module__}.{type(out).__name__}")
+    _refuse_recorded(op, out, given)
     if out.shape != y.shape:
         raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {tuple(y.shape)}")
     if out.dtype != y.dtype:
         raise TypeError(f"{op}: out has dtype {_name(out.dtype)}, the result has dtype {_name(y.dtype)}")
-    return out.copy_(y)
+    written: Tensor = out.copy_(y)
+    return written
 
 
 def _reduction(op: str, x: Tensor, dims: tuple[int, ...], keepdim: bool, algorithm: str | None) -> Tensor:

@@ -6,21 +6,25 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
+template <class T>
+constexpr std::int64_t stream_apart = 16384 / sizeof(T);
+constexpr int kStreamVectors = 16;
+
 // Four streams through a long span, 16 KiB apart: a processor looks ahead in each, as far as its page goes, and what is
 // there beyond is fetched. Calls visit(stream, Vec), and flush() after sixteen vectors of each. Returns how many
 // elements were visited: blocks of 64 KiB. Sums of 128 x 262144 float32 on a Zen 4, pages of 4 KiB, against one
 // stream: 1.2x. A processor that looks further ahead by itself is only kept from its work (looks_far_ahead).
 template <class T, class Visit, class Flush>
 ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& visit, Flush&& flush) {
-    constexpr std::int64_t kApart = 16384 / sizeof(T), kAhead = 4096 / sizeof(T), W = kLanes<Compute<T>>;
+    constexpr std::int64_t kAhead = 4096 / sizeof(T), W = kLanes<Compute<T>>, kApart = stream_apart<T>;
     const bool fetches = !looks_far_ahead;
     std::int64_t done = 0;
     for (; done + 4 * kApart <= n; done += 4 * kApart) {
-        for (std::int64_t i = 0; i < kApart; i += 16 * W) {
+        for (std::int64_t i = 0; i < kApart; i += kStreamVectors * W) {
             const T* at = x + done + i;
             // A stream goes on where the next block has it.
             const T* ahead = at + kAhead + (i + kAhead < kApart ? 0 : 3 * kApart);
-            for (std::int64_t v = 0; v < 16 * W; v += W) {
+            for (std::int64_t v = 0; v < kStreamVectors * W; v += W) {
                 for (int k = 0; k < 4; ++k) {
                     if (fetches && v * static_cast<int>(sizeof(T)) % kCacheLine == 0) {
                         __builtin_prefetch(ahead + k * kApart + v, 0, 2);
@@ -30,6 +34,30 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
             }
             flush();
         }
+    }
+    return done;
+}
+
+// What the cache has is faster in the order of memory. The additions of streams, and so their bits: of sixteen vectors
+// a stream's sum is one chain, and the processor has the next chains under way meanwhile.
+template <class T, class C = Compute<T>>
+ONEPASS_INLINE std::int64_t add_in_order(const T* x, std::int64_t n, WideSum<C>& total) {
+    constexpr int W = kLanes<C>, kGroups = static_cast<int>(stream_apart<T> / (kStreamVectors * W));
+    Vec<C> first_two[kGroups], third[kGroups];
+    std::int64_t done = 0;
+    for (; done + 4 * stream_apart<T> <= n; done += 4 * stream_apart<T>) {
+        const T* at = x + done;
+        const auto each_group = [&](auto&& take) ONEPASS_INLINE_BODY {
+            for (int g = 0; g < kGroups; ++g) {
+                Vec<C> sum = C(0);
+                for (int v = 0; v < kStreamVectors; ++v, at += W) sum = sum + load(at);
+                take(g, sum);
+            }
+        };
+        each_group([&](int g, Vec<C> sum) ONEPASS_INLINE_BODY { first_two[g] = sum; });
+        each_group([&](int g, Vec<C> sum) ONEPASS_INLINE_BODY { first_two[g] = first_two[g] + sum; });
+        each_group([&](int g, Vec<C> sum) ONEPASS_INLINE_BODY { third[g] = sum; });
+        each_group([&](int g, Vec<C> sum) ONEPASS_INLINE_BODY { total.add(first_two[g] + (third[g] + sum)); });
     }
     return done;
 }
@@ -68,8 +96,9 @@ ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n) {
 }
 
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
+// cached: Job's.
 template <class T>
-inline double sum_of(const T* x, std::int64_t n) {
+inline double sum_of(const T* x, std::int64_t n, bool cached = false) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
     if (sizeof(C) == 4 && n <= kFew<C>) return sum_of_few<2>(x, n);  // the same bits as row by row
@@ -90,7 +119,11 @@ inline double sum_of(const T* x, std::int64_t n) {
             for (Vec<C>& s : sum) s = C(0);
         }
     };
-    std::int64_t i = visit_streams(x, n, add, end_block);
+    std::int64_t i = 0;
+    if constexpr (sizeof(T) == 4) {
+        if (cached) i = add_in_order(x, n, total);
+    }
+    if (i == 0) i = visit_streams(x, n, add, end_block);
     if constexpr (sizeof(C) == 4) {
         for (; i < n; i += kSumBlock<C>) {
             const std::int64_t size = n - i < kSumBlock<C> ? n - i : kSumBlock<C>;
@@ -125,7 +158,7 @@ ONEPASS_INLINE double extreme_of_few(const T* x, std::int64_t n) {
 }
 
 template <int kSign, class T>
-inline double extreme_of(const T* x, std::int64_t n) {
+inline double extreme_of(const T* x, std::int64_t n, bool cached) {
     using C = Compute<T>;
     constexpr C worst = -kSign * kInfinity<C>;
     Vec<C> best[4] = {worst, worst, worst, worst};
@@ -133,13 +166,11 @@ inline double extreme_of(const T* x, std::int64_t n) {
     Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
     const auto look = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { flag[k] = fma(v, Vec<C>(C(0)), flag[k]); };
     const auto take = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { best[k] = more_extreme<kSign>(v, best[k]); };
-    const std::int64_t first = visit_streams(
-        x, n,
-        [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
-            look(k, v);
-            take(k, v);
-        },
-        [] {});
+    const auto see = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+        look(k, v);
+        take(k, v);
+    };
+    const std::int64_t first = cached ? 0 : visit_streams(x, n, see, [] {});
     visit_vectors(x + first, n - first, C(0), [&](int k, std::int64_t, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
         look(k, v);
         take(k, lanes < kLanes<C> ? load_n(x + n - lanes, lanes, worst) : v);

@@ -280,9 +280,9 @@ class Rows {
                 return state_beside_max(x, n, top, x, 0);
             }
             case Op::sum:
-            case Op::mean: return {0, sum_of(x, n)};
-            case Op::amax: return {extreme_of<1>(x, n), 0};
-            case Op::amin: return {extreme_of<-1>(x, n), 0};
+            case Op::mean: return {0, sum_of(x, n, job_.cached)};
+            case Op::amax: return {extreme_of<1>(x, n, job_.cached), 0};
+            case Op::amin: return {extreme_of<-1>(x, n, job_.cached), 0};
             default: return {};
         }
     }
@@ -404,7 +404,8 @@ class Rows {
             if (n <= kFew<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<2>(x, n); });
             if (n <= kSumBlock<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<4>(x, n); });
         }
-        body([n](const T* x) { return sum_of(x, n); });
+        const bool cached = job_.cached;
+        body([=](const T* x) { return sum_of(x, n, cached); });
     }
     template <int kSign, class Body>
     void with_extreme(Body&& body) const {
@@ -412,7 +413,8 @@ class Rows {
         if (n <= kFew<C>) {
             return body([n](const T* x) ONEPASS_INLINE_BODY { return extreme_of_few<kSign>(x, n); });
         }
-        body([n](const T* x) { return extreme_of<kSign>(x, n); });
+        const bool cached = job_.cached;
+        body([=](const T* x) { return extreme_of<kSign>(x, n, cached); });
     }
 
     // Rows of one chunk, in place: nothing is decided per row. What type the results have is decided per batch.
