@@ -306,8 +306,13 @@ def test_contenders_alternate_in_changing_order():
     assert len(set(rounds)) > 1
 
 
-def test_every_cell_draws_orders_of_its_own():
+def test_every_cell_draws_orders_of_its_own(monkeypatch):
     assert len({seed_of(cell.name) for cell in CELLS}) == len(CELLS)
+    seeds = []
+    monkeypatch.setattr(run, "interleave", lambda timers, effort, seed: seeds.append(seed) or {})
+    for shape in ((3, 4), (3, 5)):
+        run.measure(Cell("x", "softmax", shape, "why"), [peers.PEERS["onepass"]], TINY)
+    assert len(set(seeds)) == 2
 
 
 # results

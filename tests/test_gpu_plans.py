@@ -388,9 +388,6 @@ def test_gradients_of_short_columns_need_no_other_thread(shape, dtype, cut):
     assert {name: held[name] for name in cut} == cut, plan
 
 
-# Blocks for each run, of 264: all runs at once, or no more than L2 holds, in rounds of as many each.
-
-
 @pytest.mark.parametrize("algorithm", [None, "strided_split"])
 @pytest.mark.parametrize("op", ["softmax", "logsumexp", "sum", "softmax_backward"])
 @pytest.mark.parametrize(
@@ -400,6 +397,3 @@ def test_there_is_a_plan_for_nothing(op, shape, algorithm):
     for device, dtype in itertools.product(("h200", "a100"), ("float32", "float16")):
         plan = along_dim_1(op, shape, dtype, device=device, algorithm=algorithm)
         assert "interleaved" not in plan.kernel and plan.algorithm == (algorithm or plan.algorithm)
-
-
-# Static shared memory that a block may have without asking.

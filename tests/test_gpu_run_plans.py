@@ -11,6 +11,7 @@ from onepass.cuda.device import by_name
 from onepass.cuda.plan import Functor, Tuning, make_cuda_plan
 from onepass.problem import ELEMENTWISE, GRADIENTS, make_problem
 
+# Blocks for each run, of 264: all runs at once, or no more than L2 holds, in rounds of as many each.
 RUNS = [
     ("softmax", (3, 678102, 43), "float32", 264, "a run is more than L2 holds"),
     ("softmax", (3, 678102, 7), "float32", 88, "three are not"),
@@ -181,6 +182,7 @@ def test_what_is_no_slab(strides, result_strides):
         make_cuda_plan(problem, by_name("h200"), "warp_smem", addresses=(0, 0))
 
 
+# Static shared memory that a block may have without asking.
 FREE_SHARED = 48 << 10
 
 

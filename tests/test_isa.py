@@ -10,7 +10,14 @@ from onepass import _engine
 
 @pytest.mark.parametrize(
     "tests",
-    ["test_numbers.py", "test_algorithms.py", "test_shapes.py", "test_gradients.py", "test_gradient_numbers.py"],
+    [
+        "test_numbers.py",
+        "test_algorithms.py",
+        "test_shapes.py",
+        "test_streams.py",
+        "test_gradients.py",
+        "test_gradient_numbers.py",
+    ],
 )
 def test_results_are_right_under_the_others(tests):
     """Side by side: most of the time of these tests goes into references."""

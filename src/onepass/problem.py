@@ -153,7 +153,7 @@ def normalize_dims(op: str, dim: object, shape: tuple[int, ...]) -> tuple[int, .
     for d in dims:
         if not is_int(d):
             raise TypeError(f"{op}: dim must be an int, a tuple of ints or None, got {d!r} of type {type(d).__name__}")
-        d = d.__index__()
+        d = index(d)
         if not -limit <= d < limit:
             raise ValueError(
                 f"{op}: dim {d} is out of range for an input of shape {shape}; expected {-limit} <= dim < {limit}"

@@ -44,7 +44,7 @@ def _of_integers(op: str, x: np.ndarray[Any, Any], dim: Dim, keepdim: bool, out:
     if x.size == 0 and op != "sum":  # of no rows NumPy has no extremes, and of empty ones no mean without a warning
         result = np.empty(shape, dtype) if out is None else out
         result[...] = np.nan if op == "mean" else 0
-        return result
+        return result[()] if out is None else out
     return reduce(x, axis=dims, keepdims=keepdim, out=out)
 
 

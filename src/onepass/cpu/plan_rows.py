@@ -19,6 +19,7 @@ from .thresholds import (
     REGISTER_VECTORS,
     ROW_SHARE_OF_L2,
     ROWS_PER_THREAD,
+    SHORTEST_STREAMED,
     SOFTMAX_REGISTER_VECTORS,
     SUM_REGISTER_ROW,
 )
@@ -51,6 +52,15 @@ def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: in
     busy = problem.rows >= LEAST_BUSY * threads * rounds
     fits = row_bytes <= machine.l3_bytes / machine.cores * COMPUTED_ROW_SHARE_OF_L3
     return problem.op == "softmax" and direct(problem) and busy and fits
+
+
+def _is_cached(problem: Problem, machine: Machine, why: Reasons) -> bool:
+    """Long rows that are added up, of an input that L3 may have."""
+    long_sums = problem.op in ("sum", "mean") and problem.dtype == "float32" and problem.length >= SHORTEST_STREAMED
+    if not long_sums or problem.input_bytes > CACHED_SHARE_OF_L3 * machine.l3_bytes:
+        return False
+    why("the input may be in L3: a row is read in the order of memory, not by four streams")
+    return True
 
 
 def plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: Reasons) -> CpuPlan:
@@ -100,7 +110,7 @@ def plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str |
         resident=resident,
         split=chosen == "split",
         nontemporal=nontemporal(problem, why, times),
-        cached=problem.input_bytes <= CACHED_SHARE_OF_L3 * machine.l3_bytes,
+        cached=_is_cached(problem, machine, why),
         why=tuple(why.lines),
     )
 

@@ -245,6 +245,6 @@ def plan_tiles(
         resident=resident or not waits,
         split=split,
         nontemporal=past_cache,
-        cached=False,  # tiles have no streams
+        cached=False,  # it is not read by streams otherwise
         why=tuple(why.lines),
     )

@@ -41,12 +41,13 @@ ROW_SHARE_OF_L2 = 0.5
 # 1.3, 262144 1.1. Not of rows that are converted on the way: there, float16 to float32 0.7 to 0.9. (Gradients would
 # gain 1.1 to 1.3, but their sums would have other bits than those of few rows, which are split.)
 COMPUTED_ROW_SHARE_OF_L3 = 0.25
-# An input of up to this share of L3 is read in the order of memory where it is read once, and beyond by streams, which
-# make the processor look further ahead. Measured on two cores of a Zen 4 (L3 32 MiB), in order over streams: sums of
-# 5x203320 float32 0.79, 24x104421 0.82, 111x24933 0.86, 4000000 0.82, 6x1000000 (23 MiB) 0.92 to 0.96, 7x1000000 0.98,
-# 8x1000000 0.99, 10x1000000 (38 MiB) 1.12, maxima of these 0.95 to 0.97, 0.98, 1.06 and 1.31, from memory in pages of 4
-# KiB 1.12 to 1.23. Maxima of bfloat16 0.95 to 0.99.
+# Long rows of float32 of an input of up to this share of L3 are added up in the order of memory, and beyond by streams,
+# which make the processor look further ahead; rows shorter than this have no streams. Measured on two cores of a Zen 4
+# (L3 32 MiB), and nowhere else, in order over streams: sums of 5x203320 0.79, 24x104421 0.82, 111x24933 0.86, 4000000
+# 0.82, 6x1000000 (23 MiB) 0.92 to 0.96, 7x1000000 0.98, 8x1000000 0.99, 10x1000000 (38 MiB) 1.12, from memory in pages
+# of 4 KiB 1.19 to 1.29. Sums of bfloat16 1.0 to 1.09; extremes, whose zeros would have other signs, 0.94 to 0.99.
 CACHED_SHARE_OF_L3 = 0.75
+SHORTEST_STREAMED = 16384
 NARROW_VECTOR_BYTES = 32
 # A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
 # part of L3: measured, against reading twice, 1.2x at 4096x4096 (12 MiB a tile) to 1.4x at 500x32768, dim 0.

@@ -139,19 +139,21 @@ def trace_gradient(
     """The call of a gradient as the dispatcher sees it."""
     if algorithm is not None:
         raise ValueError(f"{op}: algorithm= is for plain tensors, of which nobody records or traces; leave it away")
+    _refuse_recorded(op, out, given)
     y, dy, *lse = given
     dx: Tensor
     if lse:
         dx = operators.logsumexp_backward(dy, y, lse[0], dims, bool(keepdim))
     else:
         dx = getattr(operators, op)(dy, y, dims, _torch_dtype(op, dtype) or y.dtype)
-    return dx if out is None else _copied(op, dx, out, given)
+    return dx if out is None else _copied(op, dx, out)
 
 
 def trace(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorithm: str | None) -> Any:
     """What torch.compile traces of a call: the operator, whose kernel for fake tensors checks the arguments."""
     if not isinstance(x, Tensor):
         return _untraced(op, x, **_keywords(op, dim, keepdim, dtype, out, algorithm))
+    _refuse_recorded(op, out, (x,))
     dims, keepdim = traced_dims(op, x, dim), bool(keepdim)
     wanted = _torch_dtype(op, dtype)
     x = _floating(x, wanted)
@@ -161,7 +163,7 @@ def trace(op: str, x: Any, dim: Any, keepdim: Any, dtype: Any, out: Any, algorit
         raise TypeError(f"{op}: x has dtype {x.dtype}; expected {SUPPORTED}: convert with x.to")
     else:
         y = getattr(torch, op)(x, dim=dims, keepdim=keepdim) if dims else x.clone()
-    return y if out is None else _copied(op, y, out, (x,))
+    return y if out is None else _copied(op, y, out)
 
 
 def traced_dims(op: str, x: Tensor, dim: Any) -> tuple[int, ...]:
@@ -198,24 +200,25 @@ def _into(
     if _engine.is_plain(x.detach()) and type(x) in _PLAIN:
         return data.forward(op, x, dims, keepdim, dtype, out, algorithm)
     y = operator(op, x, dims, keepdim, dtype, algorithm) if op in _OPERATORS else _reduction(op, x, dims, keepdim, None)
-    return _copied(op, y, out, (x,))
+    return _copied(op, y, out)
 
 
-def _refuse_recorded(op: str, out: Any, given: tuple[Any, ...]) -> None:
-    """out= where the call would be recorded."""
-    recorded = [x for x in (*given, out) if isinstance(x, Tensor) and x.requires_grad]
-    if recorded and torch.is_grad_enabled():
-        raise ValueError(
-            f"{op}: out= has no gradient, and an input of shape {tuple(recorded[0].shape)} or out requires grad; leave "
-            "out= away, or call it under torch.no_grad()"
-        )
-
-
-def _copied(op: str, y: Tensor, out: Any, given: tuple[Any, ...]) -> Tensor:
-    """What was computed from `given`, in out."""
+def _refuse_recorded(op: str, out: Any, given: tuple[Tensor, ...]) -> None:
+    """out= where the call would be recorded, and what is no tensor."""
+    if out is None:
+        return
     if not isinstance(out, Tensor):
         raise TypeError(f"{op}: out must be a torch.Tensor, got {type(out).__module__}.{type(out).__name__}")
-    _refuse_recorded(op, out, given)
+    for x in (out, *given) if torch.is_grad_enabled() else ():
+        if x.requires_grad:
+            which = "out" if x is out else f"an input of shape {tuple(x.shape)}"
+            raise ValueError(
+                f"{op}: out= has no gradient, and {which} requires grad; leave out= away, or call it under "
+                "torch.no_grad()"
+            )
+
+
+def _copied(op: str, y: Tensor, out: Tensor) -> Tensor:
     if out.shape != y.shape:
         raise ValueError(f"{op}: out has shape {tuple(out.shape)}, the result has shape {tuple(y.shape)}")
     if out.dtype != y.dtype:

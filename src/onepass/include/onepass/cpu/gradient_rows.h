@@ -175,11 +175,11 @@ class GradientRows {
     // How many bytes ahead of a sum its inputs are fetched; 0: not at all. Measured on a Zen 5, times by 4 KiB over
     // those by 6, by one thread and by two: log_softmax's of 16384 x 1024 float32 0.88 and 1.0, softmax's of it 0.98
     // and 0.99, of 2048 x 8192 0.95 and 1.01, of 32768 x 1024 bfloat16 1.03 and 0.98; 2 KiB are too few (of that and of
-    // 4096 x 1024 1.3, by one thread). On a Zen 4, where these lines come into the second cache, arrays of 48 MB, two
-    // threads, times over those by 4 KiB: softmax's by 2 KiB, 538 float32 0.62, 1000 0.72, 1024 0.65, 2048 0.79,
-    // 3000 1.0, with AVX2 0.67, 0.70, 0.66, 0.75 and of 4096 1.08. By none, 1076 bfloat16 0.75, 1500 0.83, 2000 1.0,
-    // 4096 1.13; and log_softmax's, which waits for its exponentials, 538 float32 0.75, 750 0.80, 1000 0.87, 1024 1.0
-    // (by one thread 1.10), 2000 1.05, 1076 bfloat16 0.78, 2048 0.89, 4096 0.98, 12000 0.95.
+    // 4096 x 1024 1.3, by one thread). On a Zen 4, and nowhere else, where these lines come into the second cache,
+    // arrays of 48 MB, two threads, times over those by 4 KiB: softmax's by 2 KiB, 538 float32 0.62, 1000 0.72, 1024
+    // 0.65, 2048 0.79, 3000 1.0, with AVX2 0.67, 0.70, 0.66, 0.75 and of 4096 1.08. By none, 1076 bfloat16 0.75, 1500
+    // 0.83, 2000 1.0, 4096 1.13; and log_softmax's, which waits for its exponentials, 538 float32 0.75, 750 0.80, 1000
+    // 0.87, 1024 1.0 (by one thread 1.10), 2000 1.05, 1076 bfloat16 0.78, 2048 0.89, 4096 0.98, 12000 0.95.
     template <class RowOp>
     std::int64_t fetched_ahead() const {
         constexpr std::int64_t kFar = 4096, kNear = 2048;

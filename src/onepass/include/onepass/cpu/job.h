@@ -80,7 +80,7 @@ struct Job {
     bool resident;        // a unit stays in cache between its passes: one read of main memory
     bool split;           // chunks of one unit go to several threads
     bool nontemporal;     // results bypass the cache
-    bool cached;          // the input may be in the last-level cache, all of it
+    bool cached;          // the input, to be added up, may be in the last-level cache, all of it
     int threads;          // at most this many
 };
 

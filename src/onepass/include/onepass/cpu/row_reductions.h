@@ -38,10 +38,13 @@ ONEPASS_INLINE std::int64_t visit_streams(const T* x, std::int64_t n, Visit&& vi
     return done;
 }
 
-// What the cache has is faster in the order of memory. The additions of streams, and so their bits: of sixteen vectors
-// a stream's sum is one chain, and the processor has the next chains under way meanwhile.
-template <class T, class C = Compute<T>>
-ONEPASS_INLINE std::int64_t add_in_order(const T* x, std::int64_t n, WideSum<C>& total) {
+// Sums of what the cache has are faster in the order of memory. The additions of streams, and so their bits (sum_of's
+// end_block): of sixteen vectors a stream's sum is one chain, and the processor has the next chains under way
+// meanwhile.
+template <class T>
+ONEPASS_INLINE std::int64_t add_in_order(const T* x, std::int64_t n, WideSum<Compute<T>>& total) {
+    using C = Compute<T>;
+    static_assert(sizeof(C) == 4, "float64 is added up by twos");
     constexpr int W = kLanes<C>, kGroups = static_cast<int>(stream_apart<T> / (kStreamVectors * W));
     Vec<C> first_two[kGroups], third[kGroups];
     std::int64_t done = 0;
@@ -96,9 +99,10 @@ ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n) {
 }
 
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
-// cached: Job's.
+// cached: whether x may be in the last-level cache (Job). Streams of a processor that looks far ahead have no hints,
+// and were not measured against the order of memory.
 template <class T>
-inline double sum_of(const T* x, std::int64_t n, bool cached = false) {
+inline double sum_of(const T* x, std::int64_t n, bool cached) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
     if (sizeof(C) == 4 && n <= kFew<C>) return sum_of_few<2>(x, n);  // the same bits as row by row
@@ -120,8 +124,8 @@ inline double sum_of(const T* x, std::int64_t n, bool cached = false) {
         }
     };
     std::int64_t i = 0;
-    if constexpr (sizeof(T) == 4) {
-        if (cached) i = add_in_order(x, n, total);
+    if constexpr (sizeof(T) == 4) {  // what is converted on the way is slower in order, and never said to be cached
+        if (cached && !looks_far_ahead) i = add_in_order(x, n, total);
     }
     if (i == 0) i = visit_streams(x, n, add, end_block);
     if constexpr (sizeof(C) == 4) {
@@ -158,7 +162,7 @@ ONEPASS_INLINE double extreme_of_few(const T* x, std::int64_t n) {
 }
 
 template <int kSign, class T>
-inline double extreme_of(const T* x, std::int64_t n, bool cached) {
+inline double extreme_of(const T* x, std::int64_t n) {
     using C = Compute<T>;
     constexpr C worst = -kSign * kInfinity<C>;
     Vec<C> best[4] = {worst, worst, worst, worst};
@@ -166,11 +170,13 @@ inline double extreme_of(const T* x, std::int64_t n, bool cached) {
     Vec<C> flag[4] = {C(0), C(0), C(0), C(0)};
     const auto look = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { flag[k] = fma(v, Vec<C>(C(0)), flag[k]); };
     const auto take = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { best[k] = more_extreme<kSign>(v, best[k]); };
-    const auto see = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
-        look(k, v);
-        take(k, v);
-    };
-    const std::int64_t first = cached ? 0 : visit_streams(x, n, see, [] {});
+    const std::int64_t first = visit_streams(
+        x, n,
+        [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+            look(k, v);
+            take(k, v);
+        },
+        [] {});
     visit_vectors(x + first, n - first, C(0), [&](int k, std::int64_t, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
         look(k, v);
         take(k, lanes < kLanes<C> ? load_n(x + n - lanes, lanes, worst) : v);

@@ -281,8 +281,8 @@ class Rows {
             }
             case Op::sum:
             case Op::mean: return {0, sum_of(x, n, job_.cached)};
-            case Op::amax: return {extreme_of<1>(x, n, job_.cached), 0};
-            case Op::amin: return {extreme_of<-1>(x, n, job_.cached), 0};
+            case Op::amax: return {extreme_of<1>(x, n), 0};
+            case Op::amin: return {extreme_of<-1>(x, n), 0};
             default: return {};
         }
     }
@@ -404,8 +404,7 @@ class Rows {
             if (n <= kFew<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<2>(x, n); });
             if (n <= kSumBlock<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<4>(x, n); });
         }
-        const bool cached = job_.cached;
-        body([=](const T* x) { return sum_of(x, n, cached); });
+        body([this, n](const T* x) { return sum_of(x, n, job_.cached); });
     }
     template <int kSign, class Body>
     void with_extreme(Body&& body) const {
@@ -413,8 +412,7 @@ class Rows {
         if (n <= kFew<C>) {
             return body([n](const T* x) ONEPASS_INLINE_BODY { return extreme_of_few<kSign>(x, n); });
         }
-        const bool cached = job_.cached;
-        body([=](const T* x) { return extreme_of<kSign>(x, n, cached); });
+        body([n](const T* x) { return extreme_of<kSign>(x, n); });
     }
 
     // Rows of one chunk, in place: nothing is decided per row. What type the results have is decided per batch.

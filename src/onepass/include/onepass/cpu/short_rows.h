@@ -398,7 +398,7 @@ class ShortRows : RowBatches<T> {
     void sum(const Batch& b) const {
         double result[W];
         if constexpr (sizeof(C) == 8) {
-            for (int r = 0; r < b.count; ++r) result[r] = sum_of(b.x[r], n_);
+            for (int r = 0; r < b.count; ++r) result[r] = sum_of(b.x[r], n_, false);
         } else {
             V part[W];
             with_vectors<kMostSummed>([&]<int kVectors>() ONEPASS_INLINE_BODY { this->add_up<kVectors>(b, part); });
