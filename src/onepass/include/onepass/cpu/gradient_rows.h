@@ -10,6 +10,7 @@
 #pragma once
 
 #include "access.h"
+#include "fetch_ahead.h"
 #include "gradient_short_rows.h"
 #include "partial.h"
 #include "transposed.h"
@@ -172,22 +173,31 @@ class GradientRows {
         carry.flush();
     }
 
-    // How many bytes ahead of a sum its inputs are fetched; 0: not at all. Measured on a Zen 5, times by 4 KiB over
-    // those by 6, by one thread and by two: log_softmax's of 16384 x 1024 float32 0.88 and 1.0, softmax's of it 0.98
-    // and 0.99, of 2048 x 8192 0.95 and 1.01, of 32768 x 1024 bfloat16 1.03 and 0.98; 2 KiB are too few (of that and of
-    // 4096 x 1024 1.3, by one thread). On a Zen 4, and nowhere else, where these lines come into the second cache,
-    // arrays of 48 MB, two threads, times over those by 4 KiB: softmax's by 2 KiB, 538 float32 0.62, 1000 0.72, 1024
-    // 0.65, 2048 0.79, 3000 1.0, with AVX2 0.67, 0.70, 0.66, 0.75 and of 4096 1.08. By none, 1076 bfloat16 0.75, 1500
-    // 0.83, 2000 1.0, 4096 1.13; and log_softmax's, which waits for its exponentials, 538 float32 0.75, 750 0.80, 1000
-    // 0.87, 1024 1.0 (by one thread 1.10), 2000 1.05, 1076 bfloat16 0.78, 2048 0.89, 4096 0.98, 12000 0.95.
+    // How many bytes ahead of a sum its inputs are fetched, where rows follow each other; 0: not at all. Measured on a
+    // Zen 5, times by 4 KiB over those by 6, by one thread and by two: log_softmax's of 16384 x 1024 float32 0.88 and
+    // 1.0, softmax's of it 0.98 and 0.99, of 2048 x 8192 0.95 and 1.01, of 32768 x 1024 bfloat16 1.03 and 0.98; 2 KiB
+    // are too few (of that and of 4096 x 1024 1.3, by one thread). On a Zen 4, where these lines come into the second
+    // cache: softmax's of float32 up to 2048, which are summed before any of it is written, by 1.5 KiB over those by 2
+    // 0.86 to 1.04, over 4 0.63 to 0.8. log_softmax's of 538 to 1800 float32 from memory by 4 KiB over none 0.72 to
+    // 0.93, by 6 over 4 0.85 to 1.12; in a cache by none over 4 0.93. Of bfloat16, log_softmax's up to 12000, and
+    // softmax's up to 1500, by none over 4 KiB 0.86 to 1.01.
     template <class RowOp>
-    std::int64_t fetched_ahead() const {
-        constexpr std::int64_t kFar = 4096, kNear = 2048;
-        const std::int64_t row_bytes = job_.length * static_cast<std::int64_t>(sizeof(T));
+    std::int64_t bytes_ahead() const {
+        constexpr std::int64_t kFar = 4096, kNear = 1536;
         if (looks_far_ahead || sizeof(T) == 8) return kFar;
+        const std::int64_t row_bytes = job_.length * static_cast<std::int64_t>(sizeof(T));
         if (sizeof(T) == 2) return row_bytes <= (RowOp::kOfProducts ? 3000 : 24000) ? 0 : kFar;
-        if (RowOp::kOfProducts) return row_bytes <= 8192 ? kNear : kFar;
-        return row_bytes < 4096 ? 0 : kFar;
+        if (RowOp::kOfProducts && row_bytes <= 8192) return kNear;
+        return row_bytes < 4096 && !job_.nontemporal ? 0 : 6144;
+    }
+
+    // The same in elements, of one of the inputs. Where little is fetched ahead of rows, or nothing, that goes for
+    // those that lie almost after each other, too: softmax's of 600 columns of 700 float32 take 1.4 times as long by
+    // whole rows, of 600 of 800 0.9 (Zen 4).
+    template <class RowOp>
+    std::int64_t elements_ahead(Stride stride) const {
+        const std::int64_t bytes = bytes_ahead<RowOp>();
+        return ahead_of_rows<T>(stride_of_rows(job_, stride), job_.length, bytes, bytes < 4096 ? 512 : 0);
     }
 
     // The sum of a row, taking along the results of the one before. What is under way is made in here (rows.h).
@@ -195,12 +205,11 @@ class GradientRows {
     ONEPASS_APART double pipelined(const T* y, const T* dy, const Ready& ready, Carry& carry) const {
         auto writer = write_ready<RowOp>(ready, job_.nontemporal, carry);
         auto write = writer.steps();
-        const std::int64_t ahead = fetched_ahead<RowOp>() / static_cast<std::int64_t>(sizeof(T));
+        const FetchAhead<T> ahead_of_y(y, job_.length, elements_ahead<RowOp>(&Axis::x_stride));
+        const FetchAhead<T> ahead_of_dy(dy, job_.length, elements_ahead<RowOp>(&Axis::z_stride));
         const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
-            if (ahead > 0) {
-                fetch_soon(y + i + ahead, 4 * kLanes<C>);
-                fetch_soon(dy + i + ahead, 4 * kLanes<C>);
-            }
+            ahead_of_y.step(i);
+            ahead_of_dy.step(i);
             write();
         };
         const double sum = gradient_sum<RowOp::kOfProducts>(y, dy, job_.length, beside);
