@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 import onepass
 from onepass import _engine
+from onepass.cpu import plan_rows, plan_tiles
 from onepass.cuda import launch
 
 # What is compiled in a run is the run's own: an extension of the developer's would be used here, and not by others.
@@ -29,6 +30,19 @@ settings.register_profile("full", max_examples=4000, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _examples = Counter()
+
+
+@pytest.fixture
+def cached_share(monkeypatch):
+    """Sets the share of L3 that an input may have, and has calls planned anew."""
+
+    def set_share(number):
+        for plans in (plan_rows, plan_tiles):
+            monkeypatch.setattr(plans, "CACHED_SHARE_OF_L3", number)
+        _engine.forget_all()
+
+    yield set_share
+    _engine.forget_all()
 
 
 @pytest.fixture(scope="session")

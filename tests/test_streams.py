@@ -7,22 +7,9 @@ from test_cpu_plans import LONG_VECTORS, plan_of
 
 import onepass
 from onepass import _engine
-from onepass.cpu import plan_rows
 
 # Blocks of four streams have 64 KiB; what is left of a row is less, or nothing, and chunks have 32768 elements.
 LENGTHS = (16383, 16384, 16385, 20000, 32768, 50000, 131072 + 7)
-
-
-@pytest.fixture
-def share(monkeypatch):
-    """Sets the share of L3 that an input may have, and has calls planned anew."""
-
-    def set_share(number):
-        monkeypatch.setattr(plan_rows, "CACHED_SHARE_OF_L3", number)
-        _engine.forget_all()
-
-    yield set_share
-    _engine.forget_all()
 
 
 # Operation, shape, dtype: whether the input, of at most 24 MiB, is read in order, by a machine with 32 MiB of L3.
@@ -48,7 +35,7 @@ def test_what_is_read_in_order(op, shape, dtype, cached):
 @pytest.mark.parametrize("op", ["sum", "mean"])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("far", [False, True], ids=["hints", "no hints"])
-def test_the_order_changes_no_bit(op, length, far, share):
+def test_the_order_changes_no_bit(op, length, far, cached_share):
     x = np.random.default_rng(length).standard_normal((3, length)).astype(np.float32)
     x[1, length // 2] = np.nan
     before = _engine.assume_looking_far_ahead(far)
@@ -56,7 +43,7 @@ def test_the_order_changes_no_bit(op, length, far, share):
         for rows in (slice(0, 3), slice(2, 3)):
             results = []
             for number in (0, 1e9):
-                share(number)
+                cached_share(number)
                 cached = bool(number) and length >= 16384
                 assert onepass.explain(op, x[rows]).plan.cached == cached
                 out = nan_filled(x[rows].shape[:1], np.float32)
@@ -67,8 +54,8 @@ def test_the_order_changes_no_bit(op, length, far, share):
 
 
 @pytest.mark.parametrize("share_of_l3", [0, 1e9])
-def test_every_element_is_added_once(share, share_of_l3):
-    share(share_of_l3)
+def test_every_element_is_added_once(cached_share, share_of_l3):
+    cached_share(share_of_l3)
     for length in LENGTHS:
         x = np.ones((2, length), np.float32)
         assert onepass.sum(x).tolist() == [length, length]

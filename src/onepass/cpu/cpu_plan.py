@@ -22,7 +22,7 @@ class CpuPlan:
     resident: bool  # a row or tile waits in cache: one read of main memory
     split: bool  # the chunks of one row or tile go to several threads
     nontemporal: bool  # results bypass the cache
-    cached: bool  # the input, to be added up, may be in the last-level cache, all of it: it is read in order
+    cached: bool  # the input of a reduction may be in the last-level cache, all of it
     why: tuple[str, ...] = field(default=(), compare=False)
 
     @property

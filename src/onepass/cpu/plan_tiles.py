@@ -18,6 +18,7 @@ from .cpu_plan import (
 )
 from .thresholds import (
     CACHE_LINE,
+    CACHED_SHARE_OF_L3,
     JOINED_ROW_BYTES,
     LEAST_TOGETHER,
     LONG_AXIS_TILE_BYTES,
@@ -245,6 +246,6 @@ def plan_tiles(
         resident=resident or not waits,
         split=split,
         nontemporal=past_cache,
-        cached=False,  # it is not read by streams otherwise
+        cached=problem.op in REDUCTIONS and problem.input_bytes <= CACHED_SHARE_OF_L3 * machine.l3_bytes,
         why=tuple(why.lines),
     )

@@ -1,21 +1,12 @@
 // sum, mean, amax and amin down columns that lie side by side: as many vectors of them at once as there are registers
-// for, every one of them in its register from the first row to the last.
+// for, every one of them in its register from the first row to the last, or, of many columns that come from memory, by
+// wide_reductions.h.
 #pragma once
 
-#include "column_groups.h"
-#include "tile_grid.h"
+#include "wide_reductions.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
-
-// Rows of columns, `stride` elements apart.
-template <class T>
-struct ColumnSpan {
-    const T* x;
-    std::int64_t stride;
-    std::int64_t rows;
-    bool far = true;  // rows are in no cache, and too far apart for the processor to look ahead
-};
 
 // Calls visit(k, vector k of the row) for rows [begin, end) of kVectors vectors, of the last of which only so many
 // lanes are columns. kSoon: whether what is fetched may go into the first cache.
@@ -46,9 +37,7 @@ class ColumnReduction {
     static constexpr int W = kLanes<C>;
     static constexpr int kMost = kVectorBytes == 64 ? 16 : 8;  // half of the registers
     static constexpr int kFew = 4;                             // enough that an addition is not waited for
-    // Rows added up in C before they go to float64; of float64 itself, whose total is seven operations a vector, two:
-    // by fours sums are wrong by 1.7 ULP instead of 1.1.
-    static constexpr std::int64_t kRows = sizeof(C) == 8 ? 2 : TileGrid<T>::kBlock;
+    static constexpr std::int64_t kRows = kRowsAddedInC<T>;
     // Sums of what is not converted have nothing to do but wait for their loads, and take longer by that. On a Zen 5,
     // times to the first cache over those to the second, 256 rows of 1000 to 4096 columns, one thread and two: float32
     // sums 1.01 to 1.14 and 1.04 to 1.12, bfloat16 sums 0.87 to 0.98 and 0.84 to 1.01, float32 maxima 0.73 to 0.9 and
@@ -58,6 +47,8 @@ class ColumnReduction {
    public:
     ColumnReduction(const ColumnSpan<T>& span, int width) : span_(span), width_(width) {}
 
+    bool is_wide() const { return WideReduction<T>(span_, width_).is_faster(); }
+
     // The sums, in float64 and with what that has lost: arrays of whole vectors.
     void sums(double* total, double* lost) const {
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes)
@@ -66,6 +57,7 @@ class ColumnReduction {
 
     // y: the sums, or the means.
     void results(bool mean, T* y) const {
+        if (is_wide()) return WideReduction<T>(span_, width_).sums(mean, y);
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
             if (span_.rows <= 2 * kRows && !mean) return this->add_up_few<kVectors, kMasked>(j, lanes, y + j);
             this->add_up_rounded<kVectors, kMasked>(j, lanes, mean, y + j);
@@ -75,6 +67,7 @@ class ColumnReduction {
     // The maxima with kSign = 1, the minima with -1. False if there is a NaN: they are not to be used.
     template <int kSign>
     bool extremes(T* best) const {
+        if (is_wide()) return WideReduction<T>(span_, width_).template extremes<kSign>(best);
         bool numbers = true;
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
             numbers &= this->extremes_of<kSign, kVectors, kMasked>(j, lanes, best + j);

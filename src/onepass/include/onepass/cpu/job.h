@@ -80,7 +80,7 @@ struct Job {
     bool resident;        // a unit stays in cache between its passes: one read of main memory
     bool split;           // chunks of one unit go to several threads
     bool nontemporal;     // results bypass the cache
-    bool cached;          // the input, to be added up, may be in the last-level cache, all of it
+    bool cached;          // the input of a reduction may be in the last-level cache, all of it
     int threads;          // at most this many
 };
 
@@ -98,6 +98,7 @@ enum class Form : std::uint8_t {
     transposed,  // transposed.h
     folded,      // folded_rows.h
     columns,     // some vectors of columns at a time down all rows: short_columns.h
+    wide,        // a few rows at a time along all columns: wide_reductions.h
 };
 
 // Stores past the cache fill whole lines.

@@ -64,13 +64,16 @@ class Tiles : TileStates<T> {
             } else if (job_.resident && job_.op == Op::log_softmax) {
                 resident_units<false>(begin, end);
             } else if (in_registers()) {
-                for (std::int64_t u = begin; u < end; ++u) reduce_in_registers(unit(u));
+                Grid::each_run(begin, end, [&](const auto& run, const auto&) { reduce_in_registers(unit_of(run)); });
             } else {
                 for (std::int64_t u = begin; u < end; ++u) chunked_unit(unit(u));
             }
             if (past_cache_) stream_fence();
         };
-        parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
+        const bool from_memory = in_registers() && !job_.cached && !looks_far_ahead;
+        const std::int64_t grain = from_memory ? grain_of_runs() : Grid::grain();
+        parallel_ranges(Grid::units(), grain, job_.threads, body);
+        if (from_memory && run_is_wide(grain)) return Form::wide;
         return together || in_place ? Form::columns : Form::usual;
     }
 
@@ -110,16 +113,38 @@ class Tiles : TileStates<T> {
         carry.flush();
     }
 
-    // ---- plain reductions of tiles that are one chunk, read and written where they lie ----
+    // ---- plain reductions of tiles that are one chunk, read and written where they lie: several of them as one ----
 
     bool in_registers() const { return is_plain(job_.op) && !packed_ && x_direct_ && Grid::y_direct_ && chunks() == 1; }
+
+    // Tiles to a run, for WideReduction: all that lie side by side, or as few as it is worth where threads would have
+    // nothing to do.
+    std::int64_t grain_of_runs() const {
+        constexpr std::int64_t kLeast = WideReduction<T>::kLeastApart;
+        const std::int64_t tiles = Grid::units() / job_.rows, most = tiles * width_ / kLeast;
+        const std::int64_t wanted = (4 * job_.threads + job_.rows - 1) / job_.rows;
+        const std::int64_t parts = most < 1 ? 1 : wanted < most ? wanted : most;
+        const std::int64_t runs = parts * job_.rows, rounds = (runs + job_.threads - 1) / job_.threads;
+        const bool all_are_busy = 5 * runs >= 4 * rounds * job_.threads;
+        return all_are_busy ? (tiles + parts - 1) / parts : Grid::grain();
+    }
+
+    bool run_is_wide(std::int64_t grain) const {
+        const std::int64_t tiles = Grid::units() / job_.rows;
+        const auto last = Grid::cut(grain < tiles ? grain - 1 : tiles - 1);
+        return reduction({x_, y_, static_cast<int>(last.column) + last.width}, 0, tile_rows()).is_wide();
+    }
 
     void reduce_in_registers(const Unit& u) const {
         const ColumnReduction<T> columns = reduction(u, 0, tile_rows());
         T* const y = reinterpret_cast<T*>(u.y);
         if (is_sum(job_.op)) return columns.results(job_.op == Op::mean, y);
         if (job_.op == Op::amax ? columns.template extremes<1>(y) : columns.template extremes<-1>(y)) return;
-        chunked_unit(u);
+        for (std::int64_t j = 0; j < u.width; j += width_) {
+            const std::int64_t left = u.width - j;
+            const auto bytes = j * static_cast<std::int64_t>(sizeof(T));
+            chunked_unit({u.x + bytes, u.y + bytes, static_cast<int>(left < width_ ? left : width_)});
+        }
     }
 
     // ---- the softmax family of short columns ----

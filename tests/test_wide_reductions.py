@@ -1,0 +1,122 @@
+"""Reductions of many columns: from memory a few rows at a time along all, with the bits of one after the other."""
+
+import numpy as np
+import pytest
+from helpers import nan_filled
+from test_cpu_plans import LONG_VECTORS, plan_of
+
+import onepass
+from onepass import _engine
+
+OPS = ("sum", "mean", "amax", "amin")
+# Rows: eight at a time, sixteen (of float64 two) before they go to float64. Columns: eight vectors at a time, pieces of
+# 8192, the least of float32 (768), float64 (384) and float16 (8192).
+SHAPES = [(9, 768), (16, 769), (17, 1000), (24, 1543), (40, 8191), (33, 8193), (100, 2048), (10, 20011)]
+
+
+@pytest.fixture
+def looks_no_further():
+    before = _engine.assume_looking_far_ahead(False)
+    threads = onepass.get_num_threads()
+    yield
+    onepass.set_num_threads(threads)
+    _engine.assume_looking_far_ahead(before)
+
+
+def array_of(shape, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def both_ways(op, x, cached_share, axis=1):
+    """The bits of both ways, and how the second one went about it."""
+    shape = tuple(size for a, size in enumerate(x.shape) if a != axis)
+    results = []
+    for share in (1e9, 0):
+        cached_share(share)
+        out = nan_filled(shape, x.dtype)
+        getattr(onepass, op)(x, axis, out=out)
+        assert share == 0 or _engine.last_form() == "usual"
+        results.append(out.tobytes())
+    return results, _engine.last_form()
+
+
+@pytest.mark.usefixtures("looks_no_further")
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_the_order_changes_no_bit(op, dtype, cached_share):
+    least = {"float32": 768, "float64": 384, "float16": 8192 if _engine.vector_bytes() > 16 else np.inf}[dtype]
+    for rows, columns in SHAPES:
+        (by_columns, by_rows), form = both_ways(op, array_of((5, rows, columns), dtype), cached_share)
+        assert form == ("wide" if columns >= least else "usual"), (rows, columns)
+        assert by_columns == by_rows, (rows, columns)
+
+
+@pytest.mark.usefixtures("looks_no_further")
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("op", ["sum", "amax"])
+def test_columns_are_shared_out(op, threads, cached_share):
+    """Of few outer indices, to as many threads as are worth it."""
+    onepass.set_num_threads(threads)
+    for shape in ((20, 16384), (2, 20, 5000), (3, 12, 2048), (7, 9, 800)):
+        x = array_of(shape, "float32")
+        (by_columns, by_rows), _ = both_ways(op, x, cached_share, len(shape) - 2)
+        assert by_columns == by_rows, shape
+
+
+@pytest.mark.usefixtures("looks_no_further")
+@pytest.mark.parametrize("op", OPS)
+def test_rows_that_lie_apart(op, cached_share):
+    x = array_of((4, 20, 2500), "float32")
+    for columns, form in ((2499, "wide"), (2048, "wide"), (2047, "usual")):
+        for part in (x[:, :, :columns], x[:, ::-1, :columns], x[:, ::2, 2500 - columns :]):
+            (by_columns, by_rows), how = both_ways(op, part, cached_share)
+            assert by_columns == by_rows
+            assert how == form
+
+
+@pytest.mark.usefixtures("looks_no_further")
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("special", [[np.nan], [np.inf], [-np.inf], [np.inf, -np.inf], [0.0, -0.0], [-0.0]])
+def test_special_values(op, special, cached_share):
+    x = array_of((4, 20, 1000), "float32")
+    x[1, :, 200:300] = np.resize(np.float32(special), 20)[:, None]
+    x[2, 7, 999] = special[0]
+    (by_columns, by_rows), form = both_ways(op, x, cached_share)
+    assert form == "wide"
+    assert by_columns == by_rows
+    with np.errstate(all="ignore"):
+        expected = getattr(np, op)(x.astype(np.float64), axis=1)
+        result = np.frombuffer(by_rows, np.float32).reshape(4, 1000)
+        finite = np.isfinite(expected) & (np.abs(expected) < 3e38)
+        # sixteen of them at a time are added up in float32
+        sizes = np.where(np.isfinite(x), np.abs(x), 0).astype(np.float64).sum(1)
+        limit = np.spacing(sizes.astype(np.float32)) * 8
+        assert np.array_equal(result[~finite], expected[~finite].astype(np.float32), equal_nan=True)
+        assert np.all(np.abs(result - expected)[finite] <= limit[finite])
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_element_is_read_once(op, cached_share):
+    cached_share(0)
+    for rows, columns in SHAPES:
+        x = np.ones((2, rows, columns), np.float32)
+        assert np.all(getattr(onepass, op)(x, 1) == (rows if op == "sum" else 1))
+
+
+@pytest.mark.usefixtures("looks_no_further")
+def test_what_is_read_along_its_rows(cached_share):
+    cached_share(0)
+    for shape, form in (((4, 8, 1000), "usual"), ((4, 9, 1000), "wide"), ((4, 9, 767), "usual"), ((4, 9, 768), "wide")):
+        onepass.sum(array_of(shape, "float32"), 1)
+        assert _engine.last_form() == form, shape
+    _engine.assume_looking_far_ahead(True)
+    onepass.sum(array_of((4, 9, 1000), "float32"), 1)
+    assert _engine.last_form() == "usual"
+
+
+@pytest.mark.parametrize(("columns", "cached"), [(12288, True), (12289, False)])
+def test_inputs_that_l3_may_have(columns, cached):
+    """24 MiB of 32."""
+    assert plan_of(LONG_VECTORS, "sum", (8, 64, columns)).cached == cached
+    assert plan_of(LONG_VECTORS, "amax", (8, 64, columns)).cached == cached
+    assert not plan_of(LONG_VECTORS, "softmax", (8, 64, columns)).cached
