@@ -208,8 +208,8 @@ class GradientRows {
         const FetchAhead<T> ahead_of_y(y, job_.length, elements_ahead<RowOp>(&Axis::x_stride));
         const FetchAhead<T> ahead_of_dy(dy, job_.length, elements_ahead<RowOp>(&Axis::z_stride));
         const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
-            ahead_of_y.step(i);
-            ahead_of_dy.step(i);
+            ahead_of_y(i);
+            ahead_of_dy(i);
             write();
         };
         const double sum = gradient_sum<RowOp::kOfProducts>(y, dy, job_.length, beside);

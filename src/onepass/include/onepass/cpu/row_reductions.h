@@ -73,14 +73,16 @@ ONEPASS_INLINE std::int64_t add_in_order(const T* x, std::int64_t n, WideSum<Com
 template <class C>
 constexpr std::int64_t kFew = 16 * kLanes<C>;
 
-// Calls visit(accumulator, Vec) over the span, of which the last vector is filled up with `fill`.
-template <int kAccumulators, class T, class Visit>
-ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit) {
+// Calls visit(accumulator, Vec) over the span, of which the last vector is filled up with `fill`; beside(i) for every
+// kAccumulators vectors.
+template <int kAccumulators, class T, class Visit, class Beside = Nothing>
+ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit, const Beside& beside = {}) {
     constexpr int W = kLanes<Compute<T>>;
     const int last = n % W;  // nothing that a loop changes: a mask of it is made once for all rows
     int i = 0;
     for (; i + kAccumulators * W <= n; i += kAccumulators * W) {
         for (int k = 0; k < kAccumulators; ++k) visit(k, load(x + i + k * W));
+        beside(i);
     }
     for (; i + W <= n; i += W) visit(0, load(x + i));
     if (last > 0) visit(1, load_n(x + (n - last), last, fill));
@@ -88,12 +90,12 @@ ONEPASS_INLINE void visit_few(const T* x, int n, Compute<T> fill, Visit&& visit)
 
 // Of no more vectors than may be added up before a sum goes to float64, kSumBlock. By four accumulators in the order of
 // sum_of.
-template <int kAccumulators, class T, class C = Compute<T>>
-ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n) {
+template <int kAccumulators, class T, class Beside = Nothing, class C = Compute<T>>
+ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n, const Beside& beside = {}) {
     Vec<C> sum[kAccumulators];
     for (Vec<C>& s : sum) s = C(0);
-    visit_few<kAccumulators>(x, static_cast<int>(n), C(0),
-                             [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; });
+    visit_few<kAccumulators>(
+        x, static_cast<int>(n), C(0), [&](int k, Vec<C> v) ONEPASS_INLINE_BODY { sum[k] = sum[k] + v; }, beside);
     if constexpr (kAccumulators == 2) return reduce_sum(sum[0] + sum[1]);
     if constexpr (kAccumulators == 4) return reduce_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
@@ -101,8 +103,8 @@ ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n) {
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
 // cached: whether x may be in the last-level cache (Job). Streams of a processor that looks far ahead have no hints,
 // and were not measured against the order of memory.
-template <class T>
-inline double sum_of(const T* x, std::int64_t n, bool cached) {
+template <class T, class Beside = Nothing>
+inline double sum_of(const T* x, std::int64_t n, bool cached, const Beside& beside = {}) {
     using C = Compute<T>;
     constexpr int W = kLanes<C>;
     if (sizeof(C) == 4 && n <= kFew<C>) return sum_of_few<2>(x, n);  // the same bits as row by row
@@ -131,11 +133,18 @@ inline double sum_of(const T* x, std::int64_t n, bool cached) {
     if constexpr (sizeof(C) == 4) {
         for (; i < n; i += kSumBlock<C>) {
             const std::int64_t size = n - i < kSumBlock<C> ? n - i : kSumBlock<C>;
-            visit_vectors(x + i, size, C(0),
-                          [&](int k, std::int64_t, Vec<C> v, int) ONEPASS_INLINE_BODY { add(k, v); });
+            visit_vectors(x + i, size, C(0), [&](int k, std::int64_t j, Vec<C> v, int) ONEPASS_INLINE_BODY {
+                add(k, v);
+                if (k == 3) beside(i + j - 3 * W);
+            });
             end_block();
         }
     } else {
+        for (; i + 4 * W <= n; i += 4 * W) {
+            total.add(load(x + i) + load(x + i + W));
+            total.add(load(x + i + 2 * W) + load(x + i + 3 * W));
+            beside(i);
+        }
         for (; i + 2 * W <= n; i += 2 * W) total.add(load(x + i) + load(x + i + W));
         for (; i < n; i += W) total.add(i + W <= n ? load(x + i) : load_n(x + i, static_cast<int>(n - i), C(0)));
     }
@@ -161,9 +170,10 @@ ONEPASS_INLINE double extreme_of_few(const T* x, std::int64_t n) {
     return of_nan != 0 ? of_nan : extreme_lane<kSign>(more_extreme<kSign>(best[0], best[1]));
 }
 
-template <int kSign, class T>
-inline double extreme_of(const T* x, std::int64_t n) {
+template <int kSign, class T, class Beside = Nothing>
+inline double extreme_of(const T* x, std::int64_t n, const Beside& beside = {}) {
     using C = Compute<T>;
+    constexpr int W = kLanes<C>;
     constexpr C worst = -kSign * kInfinity<C>;
     Vec<C> best[4] = {worst, worst, worst, worst};
     // 0 * v is NaN for NaN, but for an infinity too: one operation for what is nearly always neither.
@@ -177,9 +187,10 @@ inline double extreme_of(const T* x, std::int64_t n) {
             take(k, v);
         },
         [] {});
-    visit_vectors(x + first, n - first, C(0), [&](int k, std::int64_t, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
+    visit_vectors(x + first, n - first, C(0), [&](int k, std::int64_t i, Vec<C> v, int lanes) ONEPASS_INLINE_BODY {
         look(k, v);
-        take(k, lanes < kLanes<C> ? load_n(x + n - lanes, lanes, worst) : v);
+        take(k, lanes < W ? load_n(x + n - lanes, lanes, worst) : v);
+        if (k == 3) beside(first + i - 3 * W);
     });
     const double sum = reduce_sum((flag[0] + flag[1]) + (flag[2] + flag[3]));
     if (sum != sum && has_nan(x, n)) return sum;

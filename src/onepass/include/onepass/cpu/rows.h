@@ -30,7 +30,7 @@ class Rows {
         : job_(job),
           x_(static_cast<const char*>(x)),
           y_(static_cast<char*>(y)),
-          ahead_(elements_ahead(job)),
+          ahead_(elements_ahead<T>(job)),
           input_(job),
           output_(job) {}
 
@@ -51,16 +51,6 @@ class Rows {
     }
 
    private:
-    // What softmax reads soon is not fetched where its rows are short and follow each other. Measured on a Zen 4, times
-    // over those by span_ahead, by one thread and by two: of 400 float32 0.92 and 0.90, of 800 0.84 and 0.95, of 1000
-    // 0.86 and 0.92, of 1024 0.85 and 1.0, of 1200 1.14 and 1.03, of 1800 1.31 and 1.35; of 300 float64 0.94, of 600
-    // bfloat16 0.98, of 2048 0.98, of 3000 1.42.
-    static std::int64_t elements_ahead(const Job& job) {
-        constexpr std::int64_t kPage = 4096 / sizeof(T);
-        const bool comes_by_itself = job.op == Op::softmax && job.length <= kPage && !looks_far_ahead;
-        return ahead_of_rows<T>(stride_of_rows(job, &Axis::x_stride), job.length, comes_by_itself ? 0 : span_ahead());
-    }
-
     std::int64_t grain() const {
         return grain_of(job_.rows, job_.length * size_of(job_.in), kPipelinedRun, job_.threads);
     }
@@ -175,7 +165,7 @@ class Rows {
         sum = by_chunks([&](std::int64_t first, std::int64_t size) ONEPASS_INLINE_BODY {
             return keep_exponentials(x + first, size, anchor, keep + first, top,
                                      [&](std::int64_t i) ONEPASS_INLINE_BODY {
-                                         fetched.step(first + i);
+                                         fetched(first + i);
                                          if (apart) touch(next + first + i, 4 * W);
                                          write();
                                      });
@@ -401,17 +391,27 @@ class Rows {
         const std::int64_t n = job_.length;
         if constexpr (sizeof(C) == 4) {
             if (n <= kFew<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<2>(x, n); });
-            if (n <= kSumBlock<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<4>(x, n); });
         }
-        body([this, n](const T* x) { return sum_of(x, n, job_.cached); });
+        with_hints([&](auto beside) {
+            if (sizeof(C) == 4 && n <= kSumBlock<C>)
+                return body([=](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<4>(x, n, beside(x)); });
+            body([=, this](const T* x) { return sum_of(x, n, job_.cached, beside(x)); });
+        });
     }
     template <int kSign, class Body>
     void with_extreme(Body&& body) const {
         const std::int64_t n = job_.length;
-        if (n <= kFew<C>) {
-            return body([n](const T* x) ONEPASS_INLINE_BODY { return extreme_of_few<kSign>(x, n); });
+        if (n <= kFew<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return extreme_of_few<kSign>(x, n); });
+        with_hints([&](auto beside) { body([=](const T* x) { return extreme_of<kSign>(x, n, beside(x)); }); });
+    }
+    // Calls body(beside), where beside(x) is done beside a pass over row x: fetching rows that lie apart.
+    template <class Body>
+    void with_hints(Body&& body) const {
+        const std::int64_t n = job_.length, ahead = ahead_;
+        if (reductions_are_fetched<T>(job_)) {
+            return body([=](const T* x) ONEPASS_INLINE_BODY { return FetchAhead<T>(x, n, ahead); });
         }
-        body([n](const T* x) { return extreme_of<kSign>(x, n); });
+        body([](const T*) ONEPASS_INLINE_BODY { return Nothing{}; });
     }
 
     // Rows of one chunk, in place: nothing is decided per row. What type the results have is decided per batch.

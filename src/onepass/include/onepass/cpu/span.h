@@ -101,11 +101,6 @@ class RunningMax<T> {
     static constexpr std::int16_t kLowest = -0x8000;
 };
 
-// How many bytes ahead of a pass is fetched. Measured on a Zen 4, rows of 1024 float32: from 2 KiB on 5.6 ns a vector,
-// from 4 5.06, from 6 or 8 5.03; on pages of 4 KiB 6.5, 5.6 and 5.4. Not whole pages: in some processes, rows of whole
-// pages that are written at the same place of theirs took 1.2 to 1.4 times as long by 4, 8 and 12 KiB as by 7.
-inline std::int64_t span_ahead() { return looks_far_ahead ? 8192 : 7168; }
-
 // The maximum of a span that is still on its way from memory, taken beside a pass over another: step(i) for every four
 // vectors of that.
 template <class T>
@@ -120,7 +115,7 @@ class MaxAhead {
     ONEPASS_INLINE void step(std::int64_t i) {
         if (i + 4 * W > n_) return;
         max_.add(x_ + i);
-        fetched_.step(i);
+        fetched_(i);
         done_ = i + 4 * W;
     }
     C value() const {
