@@ -33,6 +33,15 @@ _examples = Counter()
 
 
 @pytest.fixture
+def looking_far_ahead():
+    """Sets whether the processor is taken for one that looks far ahead by itself, for one test."""
+    before = _engine.assume_looking_far_ahead(False)
+    _engine.assume_looking_far_ahead(before)
+    yield _engine.assume_looking_far_ahead
+    _engine.assume_looking_far_ahead(before)
+
+
+@pytest.fixture
 def cached_share(monkeypatch):
     """Sets the share of L3 that an input may have, and has calls planned anew."""
 

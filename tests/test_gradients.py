@@ -248,15 +248,11 @@ def test_short_rows_of_two_threads(op, dtype, monkeypatch, threads):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", PAIRS)
-def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch):
+def test_rows_that_wait_in_a_cache(op, dtype, monkeypatch, looking_far_ahead):
     """One after the other, and beside the next one: which of both depends on length, processor and where they go."""
-    as_it_is = _engine.assume_looking_far_ahead(False)
-    try:
-        for length, so in itertools.product((600, 1031, 2047, 2048, 2049, 5000), (False, True)):
-            _engine.assume_looking_far_ahead(so)
-            rows_wherever_they_go(op, inputs_of(op, (5, length), dtype, -1), "row", monkeypatch)
-    finally:
-        _engine.assume_looking_far_ahead(as_it_is)
+    for length, so in itertools.product((600, 1031, 2047, 2048, 2049, 5000), (False, True)):
+        looking_far_ahead(so)
+        rows_wherever_they_go(op, inputs_of(op, (5, length), dtype, -1), "row", monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -271,18 +267,14 @@ def test_rows_that_are_read_twice(op, algorithm, dtype, monkeypatch, threads):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_processors_that_look_ahead_get_the_same_bits(dtype):
+def test_processors_that_look_ahead_get_the_same_bits(dtype, looking_far_ahead):
     """They need no hints, and have rows one after the other: sums and maxima, and gradients in the cache."""
     x, rows = random_array((2, 70_001), dtype), {op: inputs_of(op, (5, 5000), dtype, -1) for op in PAIRS}
-    as_it_is = _engine.assume_looking_far_ahead(False)
     results = []
-    try:
-        for so in (False, True):
-            _engine.assume_looking_far_ahead(so)
-            backward = [call(op, given, algorithm="row") for op, given in rows.items()]
-            results.append([onepass.sum(x), onepass.amax(x), *backward])
-    finally:
-        _engine.assume_looking_far_ahead(as_it_is)
+    for so in (False, True):
+        looking_far_ahead(so)
+        backward = [call(op, given, algorithm="row") for op, given in rows.items()]
+        results.append([onepass.sum(x), onepass.amax(x), *backward])
     assert all(same_bits(one, other) for one, other in zip(*results, strict=True))
 
 

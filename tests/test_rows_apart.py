@@ -6,6 +6,7 @@ from helpers import nan_filled
 
 import onepass
 from onepass import _engine
+from onepass.cpu import cpu_plan
 
 OPS = ("softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin")
 GRADIENTS = ("softmax_backward", "log_softmax_backward")
@@ -14,12 +15,17 @@ WIDTHS = [(257, 300), (513, 514), (600, 700), (1000, 1400), (1024, 1500), (2049,
 
 
 @pytest.fixture(params=[False, True], ids=["hints", "no hints"])
-def one_thread(request):
-    before, threads = _engine.assume_looking_far_ahead(request.param), onepass.get_num_threads()
-    onepass.set_num_threads(1)
+def hints(request, looking_far_ahead, threads):
+    looking_far_ahead(request.param)
+    threads(1)
+
+
+@pytest.fixture(params=[1, 1 << 40], ids=["memory", "cache"])
+def where_results_go(request, monkeypatch):
+    monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", request.param)
+    _engine.forget_all()
     yield
-    onepass.set_num_threads(threads)
-    _engine.assume_looking_far_ahead(before)
+    _engine.forget_all()
 
 
 def parts_of(columns, width, dtype):
@@ -35,7 +41,7 @@ def bits(op, x, *more):
     return out.tobytes()
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("hints")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("op", OPS)
 def test_what_lies_between_rows_changes_no_bit(op, dtype):
@@ -44,7 +50,7 @@ def test_what_lies_between_rows_changes_no_bit(op, dtype):
             assert bits(op, part) == bits(op, part.copy()), (columns, width)
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("hints", "where_results_go")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("op", GRADIENTS)
 def test_nor_of_gradients(op, dtype):

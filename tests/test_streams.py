@@ -6,7 +6,6 @@ from helpers import nan_filled
 from test_cpu_plans import LONG_VECTORS, plan_of
 
 import onepass
-from onepass import _engine
 
 # Blocks of four streams have 64 KiB; what is left of a row is less, or nothing, and chunks have 32768 elements.
 LENGTHS = (16383, 16384, 16385, 20000, 32768, 50000, 131072 + 7)
@@ -35,22 +34,19 @@ def test_what_is_read_in_order(op, shape, dtype, cached):
 @pytest.mark.parametrize("op", ["sum", "mean"])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("far", [False, True], ids=["hints", "no hints"])
-def test_the_order_changes_no_bit(op, length, far, cached_share):
+def test_the_order_changes_no_bit(op, length, far, cached_share, looking_far_ahead):
     x = np.random.default_rng(length).standard_normal((3, length)).astype(np.float32)
     x[1, length // 2] = np.nan
-    before = _engine.assume_looking_far_ahead(far)
-    try:
-        for rows in (slice(0, 3), slice(2, 3)):
-            results = []
-            for number in (0, 1e9):
-                cached_share(number)
-                cached = bool(number) and length >= 16384
-                assert onepass.explain(op, x[rows]).plan.cached == cached
-                out = nan_filled(x[rows].shape[:1], np.float32)
-                results.append(getattr(onepass, op)(x[rows], out=out).tobytes())
-            assert results[0] == results[1]
-    finally:
-        _engine.assume_looking_far_ahead(before)
+    looking_far_ahead(far)
+    for rows in (slice(0, 3), slice(2, 3)):
+        results = []
+        for number in (0, 1e9):
+            cached_share(number)
+            cached = bool(number) and length >= 16384
+            assert onepass.explain(op, x[rows]).plan.cached == cached
+            out = nan_filled(x[rows].shape[:1], np.float32)
+            results.append(getattr(onepass, op)(x[rows], out=out).tobytes())
+        assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("share_of_l3", [0, 1e9])

@@ -15,12 +15,10 @@ SHAPES = [(9, 768), (16, 769), (17, 1000), (24, 1543), (40, 8191), (33, 8193), (
 
 
 @pytest.fixture
-def looks_no_further():
-    before = _engine.assume_looking_far_ahead(False)
-    threads = onepass.get_num_threads()
-    yield
-    onepass.set_num_threads(threads)
-    _engine.assume_looking_far_ahead(before)
+def looks_no_further(looking_far_ahead, threads):
+    """Of one thread all columns are one run."""
+    looking_far_ahead(False)
+    threads(1)
 
 
 def array_of(shape, dtype, seed=0):
@@ -51,16 +49,52 @@ def test_the_order_changes_no_bit(op, dtype, cached_share):
         assert by_columns == by_rows, (rows, columns)
 
 
+# Shape, threads: the columns of an outer index are one run, or several of 2048 and more that need not be as wide as
+# each other, if that leaves no thread with nothing to do for more than a tenth of the time.
+SHARED = [
+    ((20, 16384), 2, "wide"),
+    ((20, 16384), 8, "wide"),
+    ((20, 5001), 2, "wide"),
+    ((20, 5001), 3, "usual"),
+    ((2, 20, 5000), 2, "wide"),
+    ((2, 20, 5000), 8, "usual"),
+    ((3, 12, 7001), 3, "wide"),
+    ((3, 12, 2048), 2, "usual"),
+    ((5, 12, 2048), 2, "usual"),
+    ((7, 9, 800), 2, "usual"),
+    ((9, 9, 800), 2, "wide"),
+]
+
+
 @pytest.mark.usefixtures("looks_no_further")
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize("op", ["sum", "amax"])
-def test_columns_are_shared_out(op, threads, cached_share):
-    """Of few outer indices, to as many threads as are worth it."""
-    onepass.set_num_threads(threads)
-    for shape in ((20, 16384), (2, 20, 5000), (3, 12, 2048), (7, 9, 800)):
-        x = array_of(shape, "float32")
-        (by_columns, by_rows), _ = both_ways(op, x, cached_share, len(shape) - 2)
-        assert by_columns == by_rows, shape
+def test_columns_are_shared_out(op, cached_share, threads):
+    for shape, count, form in SHARED:
+        threads(count)
+        (by_columns, by_rows), how = both_ways(op, array_of(shape, "float32"), cached_share, len(shape) - 2)
+        assert (how == "wide", by_columns == by_rows) == (form == "wide", True), (shape, count)
+
+
+@pytest.mark.usefixtures("looks_no_further")
+@pytest.mark.parametrize("op", OPS)
+def test_outer_axes_that_are_not_one(op, cached_share):
+    x = array_of((4, 3, 20, 1000), "float32")[:, :2]
+    (by_columns, by_rows), form = both_ways(op, x, cached_share, 2)
+    assert form == "wide"
+    assert by_columns == by_rows
+
+
+@pytest.mark.usefixtures("looks_no_further")
+@pytest.mark.parametrize("op", ["sum", "amax"])
+def test_bfloat16(op, cached_share):
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(array_of((4, 20, 8200), "float32")).bfloat16()
+    results = []
+    for share in (1e9, 0):
+        cached_share(share)
+        out = torch.full((4, 8200), torch.nan, dtype=torch.bfloat16)
+        results.append(getattr(onepass, op)(x, 1, out=out).view(torch.int16))
+    assert torch.equal(*results)
 
 
 @pytest.mark.usefixtures("looks_no_further")
@@ -95,6 +129,21 @@ def test_special_values(op, special, cached_share):
         assert np.all(np.abs(result - expected)[finite] <= limit[finite])
 
 
+@pytest.mark.usefixtures("looks_no_further")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_a_nan_in_a_piece(op, dtype, cached_share):
+    """What is looked for again are the columns beside it."""
+    for place in ((0, 3, 5), (1, 19, 8192), (1, 0, 20000)):
+        x = array_of((2, 20, 20001), dtype)
+        x[place] = np.nan
+        (by_columns, by_rows), _ = both_ways(op, x, cached_share)
+        result = np.frombuffer(by_rows, dtype).reshape(2, 20001)
+        assert by_columns == by_rows
+        assert np.argwhere(np.isnan(result)).tolist() == [[place[0], place[2]]]
+
+
+@pytest.mark.usefixtures("looks_no_further")
 @pytest.mark.parametrize("op", OPS)
 def test_every_element_is_read_once(op, cached_share):
     cached_share(0)
@@ -104,12 +153,12 @@ def test_every_element_is_read_once(op, cached_share):
 
 
 @pytest.mark.usefixtures("looks_no_further")
-def test_what_is_read_along_its_rows(cached_share):
+def test_what_is_read_along_its_rows(cached_share, looking_far_ahead):
     cached_share(0)
     for shape, form in (((4, 8, 1000), "usual"), ((4, 9, 1000), "wide"), ((4, 9, 767), "usual"), ((4, 9, 768), "wide")):
         onepass.sum(array_of(shape, "float32"), 1)
         assert _engine.last_form() == form, shape
-    _engine.assume_looking_far_ahead(True)
+    looking_far_ahead(True)
     onepass.sum(array_of((4, 9, 1000), "float32"), 1)
     assert _engine.last_form() == "usual"
 

@@ -1,12 +1,27 @@
 // sum, mean, amax and amin down columns that lie side by side: as many vectors of them at once as there are registers
-// for, every one of them in its register from the first row to the last, or, of many columns that come from memory, by
-// wide_reductions.h.
+// for, every one of them in its register from the first row to the last (wide_reductions.h: of many columns from
+// memory).
 #pragma once
 
-#include "wide_reductions.h"
+#include "column_groups.h"
+#include "tile_grid.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
+
+// Rows of columns, `stride` elements apart.
+template <class T>
+struct ColumnSpan {
+    const T* x;
+    std::int64_t stride;
+    std::int64_t rows;
+    bool far = true;  // rows are in no cache, and too far apart for the processor to look ahead
+};
+
+// Rows added up in C before they go to float64; of float64 itself, whose total is seven operations a vector, two: by
+// fours sums are wrong by 1.7 ULP instead of 1.1.
+template <class T>
+constexpr std::int64_t kRowsAddedInC = sizeof(Compute<T>) == 8 ? 2 : TileGrid<T>::kBlock;
 
 // Calls visit(k, vector k of the row) for rows [begin, end) of kVectors vectors, of the last of which only so many
 // lanes are columns. kSoon: whether what is fetched may go into the first cache.
@@ -47,8 +62,6 @@ class ColumnReduction {
    public:
     ColumnReduction(const ColumnSpan<T>& span, int width) : span_(span), width_(width) {}
 
-    bool is_wide() const { return WideReduction<T>(span_, width_).is_faster(); }
-
     // The sums, in float64 and with what that has lost: arrays of whole vectors.
     void sums(double* total, double* lost) const {
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes)
@@ -57,7 +70,6 @@ class ColumnReduction {
 
     // y: the sums, or the means.
     void results(bool mean, T* y) const {
-        if (is_wide()) return WideReduction<T>(span_, width_).sums(mean, y);
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
             if (span_.rows <= 2 * kRows && !mean) return this->add_up_few<kVectors, kMasked>(j, lanes, y + j);
             this->add_up_rounded<kVectors, kMasked>(j, lanes, mean, y + j);
@@ -67,7 +79,6 @@ class ColumnReduction {
     // The maxima with kSign = 1, the minima with -1. False if there is a NaN: they are not to be used.
     template <int kSign>
     bool extremes(T* best) const {
-        if (is_wide()) return WideReduction<T>(span_, width_).template extremes<kSign>(best);
         bool numbers = true;
         each_group([&]<int kVectors, bool kMasked>(int j, int lanes) ONEPASS_INLINE_BODY {
             numbers &= this->extremes_of<kSign, kVectors, kMasked>(j, lanes, best + j);

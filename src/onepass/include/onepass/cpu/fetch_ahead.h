@@ -16,7 +16,7 @@ inline namespace ONEPASS_ISA {
 template <class T>
 inline std::int64_t ahead_of_rows(std::int64_t stride, std::int64_t n, std::int64_t bytes, std::int64_t between = 0) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
-    constexpr std::int64_t kApart = 6144 / kSize;
+    constexpr std::int64_t kApart = 6144 / kSize;  // by 4 KiB or 8 the same, within 5%
     if (looks_far_ahead || (stride >= 0 && stride <= n + between / kSize)) return bytes / kSize;
     const std::int64_t apart = stride < 0 ? -stride : stride;
     return (kApart + apart - 1) / apart * stride;
@@ -43,11 +43,12 @@ inline std::int64_t elements_ahead(const Job& job) {
     return ahead_of_rows<T>(stride_of_rows(job, &Axis::x_stride), job.length, comes_by_itself ? 0 : span_ahead());
 }
 
-// Whether rows that are added up, or whose extremes are looked for, are fetched: where they lie apart, and in no second
-// cache. Measured on two cores of a Zen 4 from memory, by one thread and by two: sums of 700 columns of 1000 float32
-// 0.56 and 0.70 of the time, of 2000 of 3000 0.58 and 0.63, of float64 0.58 and 0.62, 0.65; maxima 0.59 and 0.64, 0.55
-// and 0.59; bfloat16 sums 0.62 and 0.52, 0.45 and 0.42. In L2 float32 1.1 to 1.25; of 300 of 330 1.14 and 0.85,
-// maxima 1.4, of 500 of 650 bfloat16 1.6 and 1.3; of rows that follow each other 0.83 to 1.2.
+// Whether rows that are added up, or whose extremes are looked for, are fetched: those of more than a KiB, each more
+// than half a KiB behind the one before, all of them more than the MiB for each thread that a second cache may have.
+// Measured on two cores of a Zen 4 from memory, by one thread and by two: sums of 700 columns of 1000 float32 0.56 and
+// 0.70 of the time, of 2000 of 3000 0.58 and 0.63, of float64 0.58 and 0.62, 0.65; maxima 0.59 and 0.64, 0.55 and 0.59;
+// bfloat16 sums 0.62 and 0.52, 0.45 and 0.42. Not so: of 300 of 330 float32 1.14 and 0.85, its maxima 1.4; of 500 of
+// 650 bfloat16 1.6 and 1.3; from L2 1.1 to 1.25; of rows that follow each other 0.83 to 1.2.
 template <class T>
 inline bool reductions_are_fetched(const Job& job) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
@@ -59,7 +60,8 @@ inline bool reductions_are_fetched(const Job& job) {
 
 // Beside a pass over a span, four vectors at a step. What a pass by fours leaves over is fetched first: after lines
 // that were asked for the processor does not look for the next ones, and those few would be waited for, in every row.
-// Measured on a Zen 4, by two threads: log_softmax of 12000 x 1000 float32 0.78 of the time, of 15000 x 800 0.74.
+// Measured on a Zen 4, by two threads: log_softmax of 12000 x 1000 float32 0.78 of the time, of 15000 x 800 0.74. (On a
+// Zen 5, which looks ahead all the same, it was not.)
 template <class T>
 class FetchAhead {
     static constexpr std::int64_t kStep = 4 * kLanes<Compute<T>>;

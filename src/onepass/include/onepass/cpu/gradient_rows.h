@@ -195,7 +195,8 @@ class GradientRows {
     // those that lie almost after each other, too: softmax's of 600 columns of 700 float32 take 1.4 times as long by
     // whole rows, of 600 of 800 0.9 (Zen 4).
     template <class RowOp>
-    std::int64_t elements_ahead(Stride stride) const {
+    std::int64_t ahead_of_input(const RowInput<T>& input, Stride stride) const {
+        if (!input.direct()) return 0;  // it was gathered just now
         const std::int64_t bytes = bytes_ahead<RowOp>();
         return ahead_of_rows<T>(stride_of_rows(job_, stride), job_.length, bytes, bytes < 4096 ? 512 : 0);
     }
@@ -205,8 +206,8 @@ class GradientRows {
     ONEPASS_APART double pipelined(const T* y, const T* dy, const Ready& ready, Carry& carry) const {
         auto writer = write_ready<RowOp>(ready, job_.nontemporal, carry);
         auto write = writer.steps();
-        const FetchAhead<T> ahead_of_y(y, job_.length, elements_ahead<RowOp>(&Axis::x_stride));
-        const FetchAhead<T> ahead_of_dy(dy, job_.length, elements_ahead<RowOp>(&Axis::z_stride));
+        const FetchAhead<T> ahead_of_y(y, job_.length, ahead_of_input<RowOp>(x_input_, &Axis::x_stride));
+        const FetchAhead<T> ahead_of_dy(dy, job_.length, ahead_of_input<RowOp>(second_input_, &Axis::z_stride));
         const auto beside = [&](std::int64_t i) ONEPASS_INLINE_BODY {
             ahead_of_y(i);
             ahead_of_dy(i);

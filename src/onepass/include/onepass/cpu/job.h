@@ -80,7 +80,7 @@ struct Job {
     bool resident;        // a unit stays in cache between its passes: one read of main memory
     bool split;           // chunks of one unit go to several threads
     bool nontemporal;     // results bypass the cache
-    bool cached;          // the input of a reduction may be in the last-level cache, all of it
+    bool cached;          // all that is reduced, columns or long rows of float32 to be added up, may be in L3
     int threads;          // at most this many
 };
 

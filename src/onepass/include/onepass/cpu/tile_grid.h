@@ -258,8 +258,8 @@ class TileGrid {
         return lines && job_.reduce[0].y_stride % kOfLine == 0;
     }
 
-    // Calls visit(run, soon) for the columns of units [begin, end): short columns have nothing to do for a tile, so
-    // those that lie side by side are one run. `soon` is what will be read kSoonBytes later.
+    // Calls visit(run, soon) for the columns of units [begin, end): short columns, and plain reductions, have nothing
+    // to do for a tile, so those that lie side by side are one run. `soon` is what will be read kSoonBytes later.
     template <class Visit>
     ONEPASS_INLINE void each_run(std::int64_t begin, std::int64_t end, Visit&& visit) const {
         const std::int64_t bytes = job_.length * width_ * static_cast<std::int64_t>(sizeof(T));

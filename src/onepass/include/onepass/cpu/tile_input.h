@@ -83,7 +83,7 @@ class TileInput : protected TileGrid<T> {
     }
     ColumnReduction<T> reduction(const Unit& u, std::int64_t begin, std::int64_t end) const {
         const std::int64_t stride = steps_ * job_.reduce[0].x_stride;
-        return {{reinterpret_cast<const T*>(u.x) + begin * stride, stride, end - begin, true, !job_.cached}, u.width};
+        return {{reinterpret_cast<const T*>(u.x) + begin * stride, stride, end - begin}, u.width};
     }
     // Calls visit(column, Vec) for the last row of a packed tile, if that is not whole, filled up with `fill`.
     template <class Visit>

@@ -15,6 +15,7 @@
 #include "short_columns.h"
 #include "tile_states.h"
 #include "transposed.h"
+#include "wide_reductions.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -47,6 +48,10 @@ class Tiles : TileStates<T> {
             if (packed_ && folds<T>(job_)) return run_folded<T>(job_, x_, y_);
         }
         if (packed_ && transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);
+        if (const std::int64_t parts = wide_parts(); parts > 0) {
+            run_wide(parts);
+            return Form::wide;
+        }
         const bool in_place = is_short(), together = !in_place && goes_together();
         auto body = [&](std::int64_t begin, std::int64_t end) {
             if (together) {
@@ -70,10 +75,7 @@ class Tiles : TileStates<T> {
             }
             if (past_cache_) stream_fence();
         };
-        const bool from_memory = in_registers() && !job_.cached && !looks_far_ahead;
-        const std::int64_t grain = from_memory ? grain_of_runs() : Grid::grain();
-        parallel_ranges(Grid::units(), grain, job_.threads, body);
-        if (from_memory && run_is_wide(grain)) return Form::wide;
+        parallel_ranges(Grid::units(), Grid::grain(), job_.threads, body);
         return together || in_place ? Form::columns : Form::usual;
     }
 
@@ -113,38 +115,60 @@ class Tiles : TileStates<T> {
         carry.flush();
     }
 
-    // ---- plain reductions of tiles that are one chunk, read and written where they lie: several of them as one ----
+    // ---- plain reductions of tiles that are one chunk, read and written where they lie ----
 
     bool in_registers() const { return is_plain(job_.op) && !packed_ && x_direct_ && Grid::y_direct_ && chunks() == 1; }
 
-    // Tiles to a run, for WideReduction: all that lie side by side, or as few as it is worth where threads would have
-    // nothing to do.
-    std::int64_t grain_of_runs() const {
-        constexpr std::int64_t kLeast = WideReduction<T>::kLeastApart;
-        const std::int64_t tiles = Grid::units() / job_.rows, most = tiles * width_ / kLeast;
-        const std::int64_t wanted = (4 * job_.threads + job_.rows - 1) / job_.rows;
-        const std::int64_t parts = most < 1 ? 1 : wanted < most ? wanted : most;
-        const std::int64_t runs = parts * job_.rows, rounds = (runs + job_.threads - 1) / job_.threads;
-        const bool all_are_busy = 5 * runs >= 4 * rounds * job_.threads;
-        return all_are_busy ? (tiles + parts - 1) / parts : Grid::grain();
-    }
-
-    bool run_is_wide(std::int64_t grain) const {
-        const std::int64_t tiles = Grid::units() / job_.rows;
-        const auto last = Grid::cut(grain < tiles ? grain - 1 : tiles - 1);
-        return reduction({x_, y_, static_cast<int>(last.column) + last.width}, 0, tile_rows()).is_wide();
-    }
-
+    // Of a tile, or of several side by side.
     void reduce_in_registers(const Unit& u) const {
         const ColumnReduction<T> columns = reduction(u, 0, tile_rows());
         T* const y = reinterpret_cast<T*>(u.y);
         if (is_sum(job_.op)) return columns.results(job_.op == Op::mean, y);
         if (job_.op == Op::amax ? columns.template extremes<1>(y) : columns.template extremes<-1>(y)) return;
-        for (std::int64_t j = 0; j < u.width; j += width_) {
-            const std::int64_t left = u.width - j;
-            const auto bytes = j * static_cast<std::int64_t>(sizeof(T));
+        reduce_again(u, 0, u.width);
+    }
+    // Some columns of u, among which there is a NaN.
+    void reduce_again(const Unit& u, int from, int width) const {
+        for (int j = from; j < from + width; j += static_cast<int>(width_)) {
+            const std::int64_t left = from + width - j, bytes = j * static_cast<std::int64_t>(sizeof(T));
             chunked_unit({u.x + bytes, u.y + bytes, static_cast<int>(left < width_ ? left : width_)});
         }
+    }
+
+    // How many parts all columns of an outer index are cut into, for WideReduction; 0: it is not for this job, or
+    // threads would have less to do than it is worth.
+    std::int64_t wide_parts() const {
+        const std::int64_t whole = Grid::inner_, least_tiles = (WideReduction<T>::kLeastApart + width_ - 1) / width_;
+        if (job_.cached || !in_registers() || whole > Grid::kMostOfRun) return 0;
+        if (!wide(Unit{x_, y_, static_cast<int>(whole)}).is_faster()) return 0;
+        const std::int64_t most = Grid::tiles_ / least_tiles;
+        const std::int64_t wanted = job_.threads == 1 ? 1 : (4 * job_.threads + job_.rows - 1) / job_.rows;
+        const std::int64_t parts = most < 1 ? 1 : wanted < most ? wanted : most;
+        const std::int64_t runs = parts * job_.rows, rounds = (runs + job_.threads - 1) / job_.threads;
+        return 10 * runs >= 9 * rounds * job_.threads ? parts : 0;
+    }
+    void run_wide(std::int64_t parts) const {
+        const std::int64_t runs = parts * job_.rows, tiles = Grid::tiles_;
+        auto body = [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin; i < end; ++i) {
+                const std::int64_t outer = i / parts, part = i - outer * parts;
+                const auto first = Grid::cut(outer * tiles + tiles * part / parts);
+                const auto last = Grid::cut(outer * tiles + tiles * (part + 1) / parts - 1);
+                const std::int64_t width = last.column + last.width - first.column;
+                reduce_wide(unit_of({first.outer, first.column, static_cast<int>(width)}));
+            }
+        };
+        const std::int64_t run_bytes = job_.length * Grid::inner_ / parts * size_of(job_.in);
+        parallel_ranges(runs, grain_of(runs, run_bytes, kPipelinedRun, job_.threads), job_.threads, body);
+    }
+    WideReduction<T> wide(const Unit& u) const {
+        return {{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, tile_rows()}, u.width};
+    }
+    void reduce_wide(const Unit& u) const {
+        const auto again = [&](int from, int width) { reduce_again(u, from, width); };
+        T* const y = reinterpret_cast<T*>(u.y);
+        if (is_sum(job_.op)) return wide(u).sums(job_.op == Op::mean, y);
+        job_.op == Op::amax ? wide(u).template extremes<1>(y, again) : wide(u).template extremes<-1>(y, again);
     }
 
     // ---- the softmax family of short columns ----

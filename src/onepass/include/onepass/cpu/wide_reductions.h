@@ -1,55 +1,41 @@
-// sum, mean, amax and amin down many columns that lie side by side: a few rows at a time along all of the columns, so
-// that memory is read in its order, while what there is of each column waits in the cache. The additions of
-// column_reductions.h, and so their bits.
+// sum, mean, amax and amin down many columns that lie side by side and come from memory: a few rows at a time along all
+// of the columns, so that memory is read in its order, while what there is of each column waits in the cache. The
+// additions of column_reductions.h, and so their bits.
 #pragma once
 
-#include "column_groups.h"
-#include "tile_grid.h"
+#include "column_reductions.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
-
-// Rows of columns, `stride` elements apart.
-template <class T>
-struct ColumnSpan {
-    const T* x;
-    std::int64_t stride;
-    std::int64_t rows;
-    bool far = true;           // rows are not in a near cache, and too far apart for the processor to look ahead
-    bool from_memory = false;  // rows are in no cache
-};
-
-// Rows added up in C before they go to float64; of float64 itself, whose total is seven operations a vector, two: by
-// fours sums are wrong by 1.7 ULP instead of 1.1.
-template <class T>
-constexpr std::int64_t kRowsAddedInC = sizeof(Compute<T>) == 8 ? 2 : TileGrid<T>::kBlock;
 
 template <class T>
 class WideReduction {
     using C = Compute<T>;
     using V = Vec<C>;
     static constexpr int W = kLanes<C>;
-    static constexpr int kVectors = sizeof(T) == 2 ? 16 : 8;  // of columns in registers
+    static constexpr int kVectors = sizeof(T) == 2 && kVectorBytes == 64 ? 16 : 8;  // of columns in registers
     static constexpr std::int64_t kTogether = 8;              // rows: so many streams a processor follows
     static constexpr std::int64_t kAhead = 1024 / sizeof(T);  // in each
-    static constexpr int kPiece = 8192;                       // columns at a time: 96 KiB of the second cache
+    // Columns at a time: of float32 96 KiB wait in the second cache, of float64 128, of 16 bits as of float32.
+    static constexpr int kPiece = 8192;
 
    public:
     // Columns that are worth it: of rows that follow each other, and of others. Times by this over times by groups of
     // columns all the way down, on two cores of a Zen 4 from memory, by one thread and by two: sums of float32,
-    // 8x21x262144 0.53 and 0.71, 32x256x3136 0.68 and 0.76, 64x192x2048 0.71 and 0.78, 256x96x1000 0.88 and 0.93, of
-    // half of the rows of 4096x4096 0.80; maxima 0.52 and 0.67, 0.77 and 0.82, 0.78 and 0.85, 0.84 and 0.87, 1.07;
-    // float64 0.61 to 0.90, 0.66 to 0.84. Of 512 columns 1.0 to 1.14, of 256 1.5; of 1024 of 4096 0.96, of 768 1.10.
-    // bfloat16, by two threads: of 262144 0.71 and 0.57, of 3136 1.07 and 1.08, of 1536 0.95 and 1.10.
+    // 8x21x262144 0.53 and 0.71, 32x256x3136 0.68 and 0.76, 64x192x2048 0.71 and 0.78, 256x96x1000 0.88 and 0.93,
+    // 4096x4096 0.71 and, by half of the columns each, 0.80; maxima 0.52 and 0.67, 0.77 and 0.82, 0.78 and 0.85, 0.84
+    // and 0.87, 0.90 and 1.07; float64 0.61 to 0.90, 0.66 to 0.84. In bare loops, of 512 columns 1.0 to 1.14, of 256
+    // 1.5; of 1024 of 4096 0.96, of 768 1.10. Of bfloat16, by two threads, sums and maxima: 262144 columns 0.71 and
+    // 0.57, 3136 1.07 and 1.08, 1536 0.95 and 1.10. With AVX2, 0.61 to 0.80 and 0.55 to 0.77.
     static constexpr int kLeast = (sizeof(T) == 2 ? 16384 : 3072) / static_cast<int>(sizeof(T));
     static constexpr int kLeastApart = (sizeof(T) == 2 ? 16384 : 8192) / static_cast<int>(sizeof(T));
 
     WideReduction(const ColumnSpan<T>& span, int width) : span_(span), width_(width) {}
 
-    // Where rows come from memory. Not on a Zen 5, where it was not measured.
+    // From memory. Not where the processor looks far ahead by itself: a Zen 5 was not asked.
     bool is_faster() const {
         const int least = span_.stride == width_ ? kLeast : kLeastApart;
-        return span_.from_memory && !looks_far_ahead && span_.rows > kTogether && width_ >= least;
+        return !looks_far_ahead && span_.rows > kTogether && width_ >= least;
     }
 
     // y: the sums, or the means.
@@ -59,7 +45,7 @@ class WideReduction {
             auto* const total = scratch_of<WideSum<C>>(Scratch::states, vectors);
             V* const part = scratch_of<V>(Scratch::values, vectors);
             for (int v = 0; v < vectors; ++v) total[v] = {};
-            each_block(x, width, [&]<int kCount>(const T* at, const Rows& rows, int j, int lanes) ONEPASS_INLINE_BODY {
+            each_block(x, width, [&]<int kCount>(const T* at, const Block& rows, int j, int lanes) ONEPASS_INLINE_BODY {
                 add_rows<kCount>(at, rows, lanes, part + j / W, total + j / W);
             });
             write(y + from, width, [&](int v) {
@@ -69,15 +55,16 @@ class WideReduction {
         });
     }
 
-    // The maxima with kSign = 1, the minima with -1. False if there is a NaN: they are not to be used.
-    template <int kSign>
-    bool extremes(T* best) const {
-        V nan = C(0);
+    // The maxima with kSign = 1, the minima with -1. Where there is a NaN, calls again(the first column, columns): what
+    // was written there is not to be used.
+    template <int kSign, class Again>
+    void extremes(T* best, Again&& again) const {
         each_piece([&](const T* x, int from, int width) {
             const int vectors = (width + W - 1) / W;
             V* const waiting = scratch_of<V>(Scratch::values, vectors);
             for (int v = 0; v < vectors; ++v) waiting[v] = -kSign * kInfinity<C>;
-            each_block(x, width, [&]<int kCount>(const T* at, const Rows& rows, int j, int lanes) ONEPASS_INLINE_BODY {
+            V nan = C(0);
+            each_block(x, width, [&]<int kCount>(const T* at, const Block& rows, int j, int lanes) ONEPASS_INLINE_BODY {
                 V* const mine = waiting + j / W;
                 V b[kCount];
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { b[k] = mine[k]; });
@@ -88,20 +75,23 @@ class WideReduction {
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { mine[k] = b[k]; });
             });
             write(best + from, width, [&](int v) { return waiting[v]; });
+            if (reduce_sum(nan) != 0) again(from, width);
         });
-        return reduce_sum(nan) == 0;
     }
 
    private:
-    struct Rows {
-        std::int64_t first;
+    struct Block {
+        std::int64_t first;  // row
         std::int64_t count;
     };
 
+    // Calls visit(x, the first column, columns) for pieces that are as wide as each other.
     template <class Visit>
     void each_piece(Visit&& visit) const {
-        for (int from = 0; from < width_; from += kPiece) {
-            visit(span_.x + from, from, width_ - from < kPiece ? width_ - from : kPiece);
+        const int pieces = (width_ + kPiece - 1) / kPiece, groups = (width_ + kVectors * W - 1) / (kVectors * W);
+        const int piece = (groups + pieces - 1) / pieces * kVectors * W;
+        for (int from = 0; from < width_; from += piece) {
+            visit(span_.x + from, from, width_ - from < piece ? width_ - from : piece);
         }
     }
 
@@ -109,7 +99,7 @@ class WideReduction {
     template <class Visit>
     ONEPASS_INLINE void each_block(const T* x, int width, Visit&& visit) const {
         for (std::int64_t row = 0; row < span_.rows; row += kTogether) {
-            const Rows rows{row, span_.rows - row < kTogether ? span_.rows - row : kTogether};
+            const Block rows{row, span_.rows - row < kTogether ? span_.rows - row : kTogether};
             const T* const at = x + row * span_.stride;
             each_group<C, kVectors>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
                 visit.template operator()<kCount>(at + j, rows, j, lanes);
@@ -127,7 +117,7 @@ class WideReduction {
 
     // Sums in C wait in `part` where they are of fewer rows than go to float64 together.
     template <int kCount>
-    ONEPASS_INLINE void add_rows(const T* x, const Rows& rows, int lanes, V* part, WideSum<C>* total) const {
+    ONEPASS_INLINE void add_rows(const T* x, const Block& rows, int lanes, V* part, WideSum<C>* total) const {
         constexpr std::int64_t kRows = kRowsAddedInC<T>, kAtOnce = kRows < kTogether ? kRows : kTogether;
         for (std::int64_t begin = 0; begin < rows.count; begin += kAtOnce) {
             const std::int64_t left = rows.count - begin, count = left < kAtOnce ? left : kAtOnce;
