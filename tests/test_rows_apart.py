@@ -24,6 +24,7 @@ def hints(request, looking_far_ahead, threads):
 def where_results_go(request, monkeypatch):
     monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", request.param)
     _engine.forget_all()
+    assert onepass.explain("softmax_backward", (600, 1024)).plan.nontemporal == (request.param == 1)
     yield
     _engine.forget_all()
 

@@ -9,9 +9,9 @@ import onepass
 from onepass import _engine
 
 OPS = ("sum", "mean", "amax", "amin")
-# Rows: eight at a time, sixteen (of float64 two) before they go to float64. Columns: eight vectors at a time, pieces of
-# 8192, the least of float32 (768), float64 (384) and float16 (8192).
-SHAPES = [(9, 768), (16, 769), (17, 1000), (24, 1543), (40, 8191), (33, 8193), (100, 2048), (10, 20011)]
+# Rows: eight at a time, sixteen (of float64 two) before they go to float64. Columns: eight vectors at a time (sixteen
+# of 16 bits), pieces of at most 8192, the least of float32 (768), float64 (384) and float16 (8192).
+SHAPES = [(9, 768), (16, 769), (17, 1000), (24, 1543), (40, 8191), (33, 8193), (60, 2048), (10, 20011)]
 
 
 @pytest.fixture
@@ -49,20 +49,23 @@ def test_the_order_changes_no_bit(op, dtype, cached_share):
         assert by_columns == by_rows, (rows, columns)
 
 
-# Shape, threads: the columns of an outer index are one run, or several of 2048 and more that need not be as wide as
-# each other, if that leaves no thread with nothing to do for more than a tenth of the time.
+# Shape, threads: the columns of an outer index are one run, or several of about 2048 and more that need not be as wide
+# as each other, if threads have nothing to do for at most a tenth of their time.
 SHARED = [
-    ((20, 16384), 2, "wide"),
-    ((20, 16384), 8, "wide"),
-    ((20, 5001), 2, "wide"),
-    ((20, 5001), 3, "usual"),
+    ((20, 16384), 2, "wide"),  # eight parts
+    ((20, 16384), 8, "wide"),  # a part for each
+    ((20, 5001), 2, "wide"),  # two parts, one with less
+    ((20, 5001), 3, "usual"),  # a thread would have none
+    ((20, 10000), 4, "wide"),  # of up to four parts, not the five there might be
     ((2, 20, 5000), 2, "wide"),
     ((2, 20, 5000), 8, "usual"),
-    ((3, 12, 7001), 3, "wide"),
-    ((3, 12, 2048), 2, "usual"),
+    ((3, 12, 7001), 3, "wide"),  # nine runs
+    ((3, 20, 30000), 8, "wide"),  # of eleven parts a fifth of the last round would be idle
+    ((17, 9, 8192), 4, "wide"),  # of one part each, too: so four
+    ((3, 12, 2048), 2, "usual"),  # three runs
     ((5, 12, 2048), 2, "usual"),
     ((7, 9, 800), 2, "usual"),
-    ((9, 9, 800), 2, "wide"),
+    ((9, 9, 800), 2, "wide"),  # nine of ten
 ]
 
 
@@ -94,6 +97,7 @@ def test_bfloat16(op, cached_share):
         cached_share(share)
         out = torch.full((4, 8200), torch.nan, dtype=torch.bfloat16)
         results.append(getattr(onepass, op)(x, 1, out=out).view(torch.int16))
+        assert (_engine.last_form() == "wide") == (share == 0 and _engine.vector_bytes() > 16)
     assert torch.equal(*results)
 
 
@@ -132,24 +136,31 @@ def test_special_values(op, special, cached_share):
 @pytest.mark.usefixtures("looks_no_further")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("op", ["amax", "amin"])
-def test_a_nan_in_a_piece(op, dtype, cached_share):
-    """What is looked for again are the columns beside it."""
-    for place in ((0, 3, 5), (1, 19, 8192), (1, 0, 20000)):
-        x = array_of((2, 20, 20001), dtype)
+def test_a_nan_is_that_of_its_column(op, dtype, cached_share, threads):
+    """In the first piece, in the last, and in a part of another thread: the columns around it are looked for again."""
+    wide = dtype != "float16" or _engine.vector_bytes() > 16
+    for count, shape, place in (
+        (1, (2, 20, 20001), (0, 3, 5)),
+        (1, (2, 20, 20001), (1, 19, 20000)),
+        (2, (1, 20, 16384), (0, 7, 12000)),
+        (2, (1, 20, 16384), (0, 0, 16383)),
+    ):
+        threads(count)
+        x = array_of(shape, dtype)
         x[place] = np.nan
-        (by_columns, by_rows), _ = both_ways(op, x, cached_share)
-        result = np.frombuffer(by_rows, dtype).reshape(2, 20001)
+        (by_columns, by_rows), form = both_ways(op, x, cached_share)
+        assert (form == "wide") == wide
         assert by_columns == by_rows
+        result = np.frombuffer(by_rows, dtype).reshape(shape[0], shape[2])
         assert np.argwhere(np.isnan(result)).tolist() == [[place[0], place[2]]]
 
 
 @pytest.mark.usefixtures("looks_no_further")
-@pytest.mark.parametrize("op", OPS)
-def test_every_element_is_read_once(op, cached_share):
+def test_every_row_is_added_once(cached_share):
     cached_share(0)
     for rows, columns in SHAPES:
-        x = np.ones((2, rows, columns), np.float32)
-        assert np.all(getattr(onepass, op)(x, 1) == (rows if op == "sum" else 1))
+        assert np.all(onepass.sum(np.ones((2, rows, columns), np.float32), 1) == rows)
+        assert _engine.last_form() == "wide"
 
 
 @pytest.mark.usefixtures("looks_no_further")

@@ -16,17 +16,17 @@ class WideReduction {
     static constexpr int kVectors = sizeof(T) == 2 && kVectorBytes == 64 ? 16 : 8;  // of columns in registers
     static constexpr std::int64_t kTogether = 8;              // rows: so many streams a processor follows
     static constexpr std::int64_t kAhead = 1024 / sizeof(T);  // in each
-    // Columns at a time: of float32 96 KiB wait in the second cache, of float64 128, of 16 bits as of float32.
+    // Columns at a time, at most: of float32 and 16 bits 96 KiB wait in the second cache, of float64 128.
     static constexpr int kPiece = 8192;
 
    public:
     // Columns that are worth it: of rows that follow each other, and of others. Times by this over times by groups of
     // columns all the way down, on two cores of a Zen 4 from memory, by one thread and by two: sums of float32,
-    // 8x21x262144 0.53 and 0.71, 32x256x3136 0.68 and 0.76, 64x192x2048 0.71 and 0.78, 256x96x1000 0.88 and 0.93,
+    // 8x21x262144 0.53 and 0.71, 32x256x3136 0.68 and 0.81, 64x192x2048 0.71 and 0.78, 256x96x1000 0.88 and 0.93,
     // 4096x4096 0.71 and, by half of the columns each, 0.80; maxima 0.52 and 0.67, 0.77 and 0.82, 0.78 and 0.85, 0.84
-    // and 0.87, 0.90 and 1.07; float64 0.61 to 0.90, 0.66 to 0.84. In bare loops, of 512 columns 1.0 to 1.14, of 256
-    // 1.5; of 1024 of 4096 0.96, of 768 1.10. Of bfloat16, by two threads, sums and maxima: 262144 columns 0.71 and
-    // 0.57, 3136 1.07 and 1.08, 1536 0.95 and 1.10. With AVX2, 0.61 to 0.80 and 0.55 to 0.77.
+    // and 0.87, 0.90 and 1.07; float64 0.61 to 0.90, 0.66 to 0.84. In bare loops, of 512 columns 0.98 to 1.14, of 256
+    // 1.57; of runs of 1024 of 4096 columns 0.96, of 768 1.10. Of bfloat16, by two threads, sums and maxima: 262144
+    // columns 0.71 and 0.57, 3136 1.07 and 1.08, 1536 0.95 and 1.10. With AVX2, 0.61 to 0.90 and 0.48 to 0.88.
     static constexpr int kLeast = (sizeof(T) == 2 ? 16384 : 3072) / static_cast<int>(sizeof(T));
     static constexpr int kLeastApart = (sizeof(T) == 2 ? 16384 : 8192) / static_cast<int>(sizeof(T));
 
@@ -85,7 +85,7 @@ class WideReduction {
         std::int64_t count;
     };
 
-    // Calls visit(x, the first column, columns) for pieces that are as wide as each other.
+    // Calls visit(x, the first column, columns) for pieces that are about as wide as each other.
     template <class Visit>
     void each_piece(Visit&& visit) const {
         const int pieces = (width_ + kPiece - 1) / kPiece, groups = (width_ + kVectors * W - 1) / (kVectors * W);
