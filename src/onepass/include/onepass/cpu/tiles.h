@@ -138,10 +138,10 @@ class Tiles : TileStates<T> {
     // How many parts all columns of an outer index are cut into, for WideReduction; 0: it is not for this job, or
     // threads would have nothing to do for more than a tenth of their time, which is what the narrowest gain.
     std::int64_t wide_parts() const {
-        const std::int64_t whole = Grid::inner_, least_tiles = (WideReduction<T>::kLeastApart + width_ - 1) / width_;
+        const std::int64_t whole = Grid::inner_, threads = job_.threads;
         if (job_.cached || !in_registers() || whole > Grid::kMostOfRun) return 0;
         if (!wide(Unit{x_, y_, static_cast<int>(whole)}).is_faster()) return 0;
-        const std::int64_t most = Grid::tiles_ / least_tiles, threads = job_.threads;
+        const std::int64_t most = Grid::tiles_ / ((WideReduction<T>::kLeastApart + width_ - 1) / width_);
         const std::int64_t wanted = threads == 1 ? 1 : (4 * threads + job_.rows - 1) / job_.rows;
         const auto are_busy = [&](std::int64_t parts) {
             const std::int64_t runs = parts * job_.rows, rounds = (runs + threads - 1) / threads;
