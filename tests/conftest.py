@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 import onepass
 from onepass import _engine
-from onepass.cpu import plan_rows, plan_tiles
+from onepass.cpu import cpu_plan
 from onepass.cuda import launch
 
 # What is compiled in a run is the run's own: an extension of the developer's would be used here, and not by others.
@@ -46,8 +46,7 @@ def cached_share(monkeypatch):
     """Sets the share of L3 that an input may have, and has calls planned anew."""
 
     def set_share(number):
-        for plans in (plan_rows, plan_tiles):
-            monkeypatch.setattr(plans, "CACHED_SHARE_OF_L3", number)
+        monkeypatch.setattr(cpu_plan, "CACHED_SHARE_OF_L3", number)
         _engine.forget_all()
 
     yield set_share

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..machine import Machine
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
-from .thresholds import NONTEMPORAL_BYTES, PARALLEL_ELEMENTS
+from .thresholds import CACHED_SHARE_OF_L3, NONTEMPORAL_BYTES, PARALLEL_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,11 @@ def refuse(problem: Problem, algorithm: str, reason: str) -> ValueError:
         f"{problem.op}: algorithm {algorithm!r} cannot serve an input of shape {problem.shape}, dtype {problem.dtype}, "
         f"dim {problem.dims}: {reason}; leave algorithm=None to have one chosen"
     )
+
+
+def may_be_in_l3(problem: Problem, machine: Machine) -> bool:
+    """All of the input, for what is read in another order if it is not."""
+    return problem.input_bytes <= CACHED_SHARE_OF_L3 * machine.l3_bytes
 
 
 def nontemporal(problem: Problem, why: Reasons, times: float = 1) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ..machine import Machine
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
-from .cpu_plan import CpuPlan, Reasons, direct, nontemporal, one_pass, refuse, row_element_bytes
+from .cpu_plan import CpuPlan, Reasons, direct, may_be_in_l3, nontemporal, one_pass, refuse, row_element_bytes
 from .thresholds import (
-    CACHED_SHARE_OF_L3,
     CHUNK,
     COMPUTED_ROW_SHARE_OF_L3,
     EXTREME_REGISTER_ROW,
@@ -57,7 +56,7 @@ def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: in
 def _is_cached(problem: Problem, machine: Machine, why: Reasons) -> bool:
     """Long rows that are added up, of an input that L3 may have."""
     long_sums = problem.op in ("sum", "mean") and problem.dtype == "float32" and problem.length >= SHORTEST_STREAMED
-    if not long_sums or problem.input_bytes > CACHED_SHARE_OF_L3 * machine.l3_bytes:
+    if not long_sums or not may_be_in_l3(problem, machine):
         return False
     why("the input may be in L3: a row is read in the order of memory, not by four streams")
     return True

@@ -11,6 +11,7 @@ from .cpu_plan import (
     Reasons,
     contiguous_reduce,
     is_small,
+    may_be_in_l3,
     nontemporal,
     one_pass,
     reads_pairs,
@@ -18,7 +19,6 @@ from .cpu_plan import (
 )
 from .thresholds import (
     CACHE_LINE,
-    CACHED_SHARE_OF_L3,
     JOINED_ROW_BYTES,
     LEAST_TOGETHER,
     LONG_AXIS_TILE_BYTES,
@@ -246,6 +246,6 @@ def plan_tiles(
         resident=resident or not waits,
         split=split,
         nontemporal=past_cache,
-        cached=problem.op in REDUCTIONS and problem.input_bytes <= CACHED_SHARE_OF_L3 * machine.l3_bytes,
+        cached=problem.op in REDUCTIONS and may_be_in_l3(problem, machine),
         why=tuple(why.lines),
     )

@@ -1,5 +1,5 @@
-// What passes over rows fetch beside them: what will be read some KiB later. The processor itself stops looking ahead
-// at the end of a page.
+// What passes over rows fetch beside them: what will be read some KiB, or some rows, later. The processor itself stops
+// looking ahead at the end of a page.
 #pragma once
 
 #include "access.h"

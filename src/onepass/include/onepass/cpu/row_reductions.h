@@ -102,7 +102,8 @@ ONEPASS_INLINE double sum_of_few(const T* x, std::int64_t n, const Beside& besid
 
 // Sums of sixteen float32 vectors go to float64. Float64 ones, whose own total is seven operations a vector, by twos.
 // cached: whether x may be in the last-level cache (Job). Streams of a processor that looks far ahead have no hints,
-// and were not measured against the order of memory.
+// and were not measured against the order of memory. beside(i) is called for every four vectors that do not go by
+// streams, and for none of a row of kFew.
 template <class T, class Beside = Nothing>
 inline double sum_of(const T* x, std::int64_t n, bool cached, const Beside& beside = {}) {
     using C = Compute<T>;
