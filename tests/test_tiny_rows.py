@@ -16,9 +16,10 @@ from onepass.cpu import cpu_plan
 
 REDUCTIONS = ("sum", "mean", "amax", "amin")
 LANES = _engine.vector_bytes() // 4
-# Rows that share a vector, fill it, and take several; whole batches of them, one row more, one less, hardly any.
-LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
-ROWS = (3, 8 * LANES - 1, 8 * LANES, 16 * LANES + 1)
+# Rows that share a vector, fill it, and take several; whole batches of them, one row more, one less, hardly any, and
+# whole groups of batches and a part of one.
+LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 28, 40)
+ROWS = (3, 8 * LANES - 1, 8 * LANES, 88 * LANES + 1)
 INNER = (2, 3, 5, 8, 16)
 # Steps and what each of them has, past 64 elements: transposed by some vectors and operations, tiles by others.
 LONGER = (
@@ -143,6 +144,42 @@ def test_how_interleaved_rows_are_held(op, row, dtype, form, vector_bytes):
         getattr(onepass, op)(random_array(shape, dtype), 1)
     assert _engine.last_algorithm() == "packed"
     assert (_engine.last_form() == form) == (vector_bytes is not None and _engine.vector_bytes() >= vector_bytes)
+
+
+@pytest.mark.parametrize(("op", "length", "dtype", "vector_bytes"), [
+    ("softmax", 16, "float32", 16),
+    ("softmax", 17, "float32", None),
+    ("log_softmax", 16, "float32", 16),
+    ("log_softmax", 28, "bfloat16", 32),
+    ("log_softmax", 28, "float64", 32),
+    ("log_softmax", 29, "float32", None),
+    ("logsumexp", 16, "float64", 16),
+    ("logsumexp", 40, "float32", 32),
+    ("logsumexp", 40, "bfloat16", 32),
+    ("logsumexp", 41, "float32", None),
+])  # fmt: skip
+def test_how_short_rows_are_held(op, length, dtype, vector_bytes):
+    """Transposed by vectors of so many bytes and longer ones; None: by none."""
+    out = getattr(onepass, op)(random_array((LANES + 1, length), dtype))
+    assert np.isfinite(out.astype(np.float64)).all()
+    expected = vector_bytes is not None and _engine.vector_bytes() >= vector_bytes
+    assert (_engine.last_form() == "transposed") == expected
+    assert not expected or _engine.last_algorithm() == "registers"
+
+
+@pytest.mark.parametrize("op", PAIRS)
+@pytest.mark.parametrize(("far", "longest"), [(False, {64: 8, 32: 4, 16: 2}), (True, {64: 15, 32: 4, 16: 2})])
+def test_how_tiny_rows_of_gradients_are_held(far, longest, op, looking_far_ahead):
+    """Of float32 where they are, if they fill so much of a vector as costs more to transpose."""
+    looking_far_ahead(far)
+    _engine.forget_all()
+    most = longest[_engine.vector_bytes()]
+    for length in (2, most, most + 1, 16):
+        dy, y = inputs_of(op, (5 * LANES + 3, length), "float32", 1)
+        dx = getattr(onepass, op)(dy, y)
+        assert _engine.last_algorithm() == "registers"
+        assert (_engine.last_form() == "transposed") == (length <= most), length
+        assert error_of(op, dx, (dy, y), 1) <= GRADIENT_LIMITS[op, "float32"]
 
 
 @pytest.mark.parametrize(("op", "length", "dtype", "by_64_bytes", "by_32", "by_16"), [

@@ -75,12 +75,11 @@ class TileInPlace {
     using V = Vec<C>;
     static constexpr int W = kLanes<C>;
     static constexpr std::int64_t kBlock = TileGrid<T>::kBlock;
-    static constexpr std::int64_t kAhead = TileGrid<T>::kAhead;
     static constexpr int kGroup = TileGrid<T>::kGroup;
 
    public:
-    TileInPlace(const T* at, std::int64_t stride, int width, std::int64_t rows)
-        : at_(at), stride_(stride), width_(width), padded_(TileGrid<T>::padded(width)), rows_(rows) {}
+    TileInPlace(const T* at, std::int64_t stride, int width, std::int64_t rows, std::int64_t ahead)
+        : at_(at), stride_(stride), width_(width), padded_(TileGrid<T>::padded(width)), rows_(rows), ahead_(ahead) {}
 
     // c.max: the columns' maxima over rows [begin, end) and what it was, NaN left out.
     void maxima(std::int64_t begin, std::int64_t end, Columns<C>& c) const {
@@ -91,7 +90,7 @@ class TileInPlace {
                 V top[kCount];
                 for (int k = 0; k < kCount; ++k) top[k] = load(c.max + j + k * W);
                 for (std::int64_t d = first; d < stop; ++d) {
-                    if (j == 0) fetch(d + kAhead);
+                    if (j == 0) fetch(d + ahead_);
                     for (int k = 0; k < kCount; ++k) {
                         top[k] = max(vector_of<kCount>(at_ + d * stride_ + j, k, lanes, -kInfinity<C>), top[k]);
                     }
@@ -120,7 +119,7 @@ class TileInPlace {
                 Sum sum[kCount];
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k].load_from(c, j + k * W); });
                 for (std::int64_t d = first; d < stop; ++d) {
-                    if (j == 0) fetch(d + kAhead);
+                    if (j == 0) fetch(d + ahead_);
                     unrolled<kCount / kFew>([&](auto group) ONEPASS_INLINE_BODY {
                         constexpr int kFirst = group * kFew;
                         V e[kFew];
@@ -151,8 +150,10 @@ class TileInPlace {
     std::int64_t at_once(std::int64_t most) const { return width_ <= kGroup * W ? most : TileGrid<T>::kFewRows; }
 
     ONEPASS_INLINE void fetch(std::int64_t d) const {
-        // Rows this wide are more than the first cache (on a Zen 5 logsumexp of 4096 x 4096, dim 0, takes 1.1 by that).
-        if (d < rows_) fetch_into<2>(at_ + d * stride_, width_);
+        if (d >= rows_) return;
+        // Of rows that lie apart the first cache does not hold as many (on a Zen 5 logsumexp of 4096 x 4096, dim 0,
+        // takes 1.1 by that).
+        stride_ == width_ ? fetch_soon(at_ + d * stride_, width_) : fetch_into<2>(at_ + d * stride_, width_);
     }
 
     const T* at_;
@@ -160,6 +161,7 @@ class TileInPlace {
     int width_;
     int padded_;  // to whole vectors: how far apart rows of exponentials are kept
     std::int64_t rows_;
+    std::int64_t ahead_;  // rows
 };
 
 }  // namespace ONEPASS_ISA

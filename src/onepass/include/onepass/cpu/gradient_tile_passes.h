@@ -50,6 +50,8 @@ class GradientTilePasses : protected TileGrid<T> {
           y_(static_cast<char*>(y)) {
         x_direct_ = job.in == DTypeOf<T>::value && (packed_ || job.inner.x_stride == 1);
         second_direct_ = job.second == DTypeOf<T>::value && (packed_ || job.inner.z_stride == 1);
+        ahead_ = Grid::rows_ahead(job.reduce[0].x_stride);
+        second_ahead_ = Grid::rows_ahead(job.reduce[0].z_stride);
     }
 
     struct Unit {
@@ -88,14 +90,21 @@ class GradientTilePasses : protected TileGrid<T> {
 
     ONEPASS_INLINE void fetch(const char* tile, Stride stride, std::int64_t d, int width) const {
         if (d >= tile_rows()) return;
-        // Not into the first cache, on any processor: a tile of two inputs is longer (on a Zen 5, softmax's of
-        // 32 x 256 x 3136 bfloat16, dim 1, takes 1.13 times by that).
-        fetch_into<2>(reinterpret_cast<const T*>(tile) + d * steps_ * job_.reduce[0].*stride, width);
+        const T* const row = reinterpret_cast<const T*>(tile) + d * steps_ * job_.reduce[0].*stride;
+        // Of rows that lie apart not into the first cache, on any processor: a tile of two inputs is longer (on a Zen
+        // 5, softmax's of 32 x 256 x 3136 bfloat16, dim 1, takes 1.13 times by that).
+        Grid::rows_follow(job_.reduce[0].*stride) ? fetch_soon(row, width) : fetch_into<2>(row, width);
     }
     template <class RowOp>
     ONEPASS_INLINE void fetch_row(const Unit& u, std::int64_t d, int width) const {
         if (x_direct_) fetch(u.x, &Axis::x_stride, d, width);
         if (RowOp::kSums && second_direct_) fetch(u.second, &Axis::z_stride, d, width);
+    }
+    // What a pass that is at row d fetches.
+    template <class RowOp>
+    ONEPASS_INLINE void fetch_ahead(const Unit& u, std::int64_t d) const {
+        if (x_direct_) fetch(u.x, &Axis::x_stride, d + ahead_, u.width);
+        if (RowOp::kSums && second_direct_) fetch(u.second, &Axis::z_stride, d + second_ahead_, u.width);
     }
 
     // What is done next to each row of a tile, if there is one before: its results are written, and of the next tile,
@@ -169,7 +178,7 @@ class GradientTilePasses : protected TileGrid<T> {
                 V sum[kCount];
                 unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY { sum[k] = load(s.sum + j + k * W); });
                 for (std::int64_t d = first; d < stop; ++d) {
-                    if (j == 0) fetch_row<RowOp>(u, d + kAhead, u.width);
+                    if (j == 0) fetch_ahead<RowOp>(u, d);
                     unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY {
                         const V v = vector_of<kCount>(dy + d * dy_stride + j, k, lanes, C(0));
                         if constexpr (RowOp::kOfProducts) {
@@ -201,7 +210,7 @@ class GradientTilePasses : protected TileGrid<T> {
             std::int64_t first = block;
             if constexpr (sizeof(C) == 4) first = add_rows_in_place<RowOp>(u, block, stop, s, beside);
             for (std::int64_t d = first; d < stop; ++d) {
-                fetch_row<RowOp>(u, d + kAhead, u.width);
+                fetch_ahead<RowOp>(u, d);
                 add_row<RowOp>(u, d, s);
                 beside.rows(d, d + 1);
             }
@@ -303,7 +312,7 @@ class GradientTilePasses : protected TileGrid<T> {
     ONEPASS_APART void write_back(const Unit& u, std::int64_t begin, std::int64_t end,
                                   const GradientColumns<RowOp, C>& columns) const {
         for (std::int64_t d = begin; d < end; ++d) {
-            fetch_row<RowOp>(u, d + kAhead, u.width);
+            fetch_ahead<RowOp>(u, d);
             write_row(u, d, columns);
         }
     }
@@ -314,6 +323,8 @@ class GradientTilePasses : protected TileGrid<T> {
     char* y_;
     bool x_direct_;
     bool second_direct_;
+    std::int64_t ahead_;  // rows that a pass fetches before it reads them
+    std::int64_t second_ahead_;
 };
 
 }  // namespace ONEPASS_ISA

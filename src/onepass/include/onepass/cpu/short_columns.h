@@ -26,12 +26,15 @@ template <class T>
 struct ShortRowsOf {
     T* at;
     std::int64_t stride;
-    T* soon = nullptr;
+    const char* soon = nullptr;
+    int soon_size = sizeof(T);  // of an element there
 
     T* row(std::int64_t d) const { return at + d * stride; }
-    ShortRowsOf from(int column) const { return {at + column, stride, soon ? soon + column : nullptr}; }
+    ShortRowsOf from(int column) const {
+        return {at + column, stride, soon ? soon + column * soon_size : nullptr, soon_size};
+    }
     ONEPASS_INLINE void fetch(std::int64_t d, int j, int n) const {
-        if (soon) fetch_soon(soon + d * stride + j, n);
+        if (soon) fetch_soon(soon + (d * stride + j) * soon_size, static_cast<std::int64_t>(n) * soon_size);
     }
 };
 
@@ -76,8 +79,9 @@ class ShortColumns {
 
    public:
     static constexpr std::int64_t kMostRows = TileGrid<T>::kBlock;
-    static constexpr int kMostVectors = kVectorBytes == 64 ? 8 : 4;  // a quarter of the registers
-    static constexpr int kMostSums = kWide ? kMostVectors : 8;       // of gradients, which hold nothing else
+    static constexpr int kQuarter = kVectorBytes == 64 ? 8 : 4;           // of the registers
+    static constexpr int kMostVectors = kWide ? kQuarter / 2 : kQuarter;  // a wide sum takes two
+    static constexpr int kMostSums = kWide ? kQuarter : 8;                // of gradients, which hold nothing else
     // softmax's gradient computes so little that fetching shows. Measured on a Zen 3 (AVX2), one thread, when both were
     // fetched beside the sums, times without over times with: 64x12x100, dim 1, 0.77, 2048x12x100 0.81, 4096x8x128
     // 0.80, 256x3x1000 0.74. Nor do softmax and log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2).
@@ -156,7 +160,7 @@ class ShortColumns {
     }
 
    private:
-    static constexpr int kMostLogarithms = kMostVectors / 2;  // of which a column takes three registers
+    static constexpr int kMostLogarithms = kQuarter / 2;  // of which a column takes three registers
     static constexpr int kBlockColumns = 16 * W;
 
     static constexpr int whole_vectors(int n) { return (n + W - 1) / W * W; }

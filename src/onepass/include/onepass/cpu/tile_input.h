@@ -22,6 +22,7 @@ class TileInput : protected TileGrid<T> {
     TileInput(const Job& job, const void* x, void* y)
         : Grid(job, y), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)) {
         x_direct_ = job.in == DTypeOf<T>::value && (packed_ || job.inner.x_stride == 1);
+        ahead_ = Grid::rows_ahead(job.reduce[0].x_stride);
     }
 
     struct Unit {
@@ -52,7 +53,7 @@ class TileInput : protected TileGrid<T> {
         return x_direct_ ? whole_rows(u, begin, end) : begin;
     }
     TileInPlace<T> tile(const Unit& u) const {
-        return {reinterpret_cast<const T*>(u.x), steps_ * job_.reduce[0].x_stride, u.width, tile_rows()};
+        return {reinterpret_cast<const T*>(u.x), steps_ * job_.reduce[0].x_stride, u.width, tile_rows(), ahead_};
     }
 
     ONEPASS_INLINE void fetch(const Unit& u, std::int64_t d, int width) const {
@@ -65,7 +66,7 @@ class TileInput : protected TileGrid<T> {
     ONEPASS_INLINE void visit_row(const Unit& u, std::int64_t d, T* buffer, C fill, Visit&& visit) const {
         const int width = row_width(u, d);
         const T* x = read(u, d, width, buffer);
-        fetch(u, d + kAhead, width);
+        fetch(u, d + ahead_, width);
         int j = 0;
         for (; j + W <= width; j += W) visit(j, load(x + j));
         if (j < width) visit(j, load_n(x + j, width - j, fill));
@@ -94,6 +95,7 @@ class TileInput : protected TileGrid<T> {
     const char* x_;
     char* y_;
     bool x_direct_;
+    std::int64_t ahead_;  // rows that a pass fetches before it reads them
 };
 
 }  // namespace ONEPASS_ISA

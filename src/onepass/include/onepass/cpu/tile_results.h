@@ -22,7 +22,7 @@ class TileResults : protected TileInput<T> {
     using Grid::padded, Grid::repeat;
     using Grid::W, Grid::kAhead;
     using Input::row_width, Input::distinct, Input::read, Input::fetch, Input::row_of;
-    using Input::x_direct_, Input::input_buffer;
+    using Input::x_direct_, Input::ahead_, Input::input_buffer;
 
     TileResults(const Job& job, const void* x, void* y) : Input(job, x, y) {}
 
@@ -225,7 +225,7 @@ class TileResults : protected TileInput<T> {
     ONEPASS_APART void write_from_input(const Unit& u, std::int64_t begin, std::int64_t end,
                                         const Columns<C>& c) const {
         for (std::int64_t d = begin; d < end; ++d) {
-            fetch(u, d + kAhead, u.width);
+            fetch(u, d + ahead_, u.width);
             job_.op == Op::softmax ? write_row_from_input<true>(u, d, c) : write_row_from_input<false>(u, d, c);
         }
     }

@@ -11,8 +11,7 @@
 namespace onepass {
 inline namespace ONEPASS_ISA {
 
-constexpr int kMostTransposedSteps = 16;  // of rows with an inner axis of 1: longer ones are faster where they are
-constexpr bool kTransposesMore = kVectorBytes >= 32;         // than that, and than 64 elements: where it was measured
+constexpr bool kTransposesMore = kVectorBytes >= 32;         // than 16 steps, or 64 elements: where it was measured
 constexpr int kMostTransposed = kTransposesMore ? 512 : 64;  // elements of a row
 constexpr int kMostTransposedGradient = kVectorBytes == 64 ? 256 : kTransposesMore ? 128 : 64;
 
@@ -80,25 +79,44 @@ constexpr int most_transposed(Op op, std::int64_t inner) {
     }
 }
 
+// The steps that rows with an inner axis of 1 may have for that; longer ones are faster where they are. Measured on a
+// Zen 5, one thread, times over those: logsumexp of 17 float32 0.46, of 24 0.56, of 32 0.76, of 40 0.83, of 48 0.96,
+// of float64 0.34 to 0.62; log_softmax of 17 0.61, of 24 0.87, of 28 0.87, of 32 1.03, bfloat16 0.60 to 0.78 and 0.97,
+// float64 0.56 to 0.65; softmax of 17 0.89, of 20 1.04, of 24 1.6; by AVX2 logsumexp 0.57 to 0.91, log_softmax 0.64 to
+// 0.84 and 1.10.
+constexpr int most_transposed_steps(Op op) {
+    if (!kTransposesMore) return 16;
+    return op == Op::logsumexp ? 40 : op == Op::log_softmax ? 28 : 16;
+}
+
 // Whether plain reductions are folded where they lie (folded_rows.h). Where there are instructions for it; not of
 // float64, whose sums are compensated.
 template <class T>
 constexpr bool kFolds = kLookupLanes == kLanes<float> && sizeof(Compute<T>) == 4;
 
+// Rows of float32, read twice by a gradient and written, that cost less where they are (gradient_short_rows.h): those
+// that fill more than half of a vector; of processors that permute lanes twice as fast (a Zen 5, of which that is asked
+// by another name) those that fill all of it. Measured on a Zen 5, one thread, times of transposed rows over those:
+// softmax's gradient of 9 float32 0.59, of 12 0.65, of 15 0.63, of 16 1.8, log_softmax's 0.78, 0.95, 0.91 and 2.0; by
+// AVX2 of 5 1.36, of 7 1.17, 1.24 and 1.38.
+inline bool stays_held(std::int64_t elements) {
+    constexpr std::int64_t kAll = kLanes<float>;
+    return kVectorBytes == 64 && looks_far_ahead ? elements == kAll : 2 * elements > kAll;
+}
+
 // Whether those are tiny. How many there are is not asked: it would show in the last bits. Of gradients neither
-// float64, which short_columns.h does not sum, nor rows of float32 that fill more than half of a vector: those cost
-// less where they are (gradient_short_rows.h).
+// float64, which short_columns.h does not sum, nor what stays held.
 template <class T>
 inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
     if (elements > most_transposed<T>(job.op, job.inner.size) || !in_sequence<T>(job)) return false;
-    if ((job.inner.size == 1 || !kTransposesMore) && job.length > kMostTransposedSteps) return false;
+    if ((job.inner.size == 1 || !kTransposesMore) && job.length > most_transposed_steps(job.op)) return false;
     // By AVX2 those longer than a vector are faster by batches as they are (short_rows.h). Measured on a Zen 5: maxima
     // of 9 to 16 float32 0.6 of the time, bfloat16 0.7 to 0.6.
     if (kFolds<T> && is_plain(job.op) && job.inner.size == 1 && job.length > kLanes<float>) return false;
     if (is_gradient(job.op)) {
         const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
-        const bool held = sizeof(T) == 4 && job.inner.size == 1 && 2 * elements > kLanes<float>;
+        const bool held = sizeof(T) == 4 && job.inner.size == 1 && stays_held(elements);
         if (!pairs || held || !adjoin(job, &Axis::z_stride, job.length)) return false;
     }
     return true;
