@@ -71,7 +71,7 @@ SHAPES = {
         ((2, 1000, 196), 1, "an image"),
         ((20_000, 40), 0, "too long to wait in cache"),
         ((129, 3000), 0, "many tiles"),
-        ((50, 17), 0, "an inner dim just past packed"),
+        ((50, 31), 0, "an inner dim of nearly two vectors"),
     ],
     "packed": [
         ((7, 333, 16), 1, "the widest"),
@@ -79,6 +79,10 @@ SHAPES = {
         ((100, 50, 3), 1, "an inner dim that no vector divides by"),
         ((60_001, 5), 0, "too long to wait in cache"),
         ((4, 1000, 8), 1, "half a vector or a whole one"),
+        ((7, 333, 20), 1, "wider than a vector"),
+        ((5, 90, 31), 1, "as many vectors as columns"),
+        ((3, 9, 17), 1, "wider than a vector, and few steps"),
+        ((2, 20_001, 60), 1, "wide, and too long to wait in cache"),
     ],
 }
 CASES = [
@@ -268,7 +272,8 @@ REFUSALS = [
     ("registers", (64, 100), 0, "columns"),
     ("strided", (3, 1000), -1, "nothing beside the reduced dim"),
     ("packed", (3, 1000), -1, "nothing beside the reduced dim"),
-    ("packed", (64, 100), 0, "an inner dim past 16"),
+    ("packed", (64, 125), 0, "an inner dim past 124"),
+    ("packed", (64, 33), 0, "a step for each lane, more vectors than a tile has"),
 ]
 
 
@@ -416,13 +421,13 @@ def short_columns(dtype, length, width):
     return x
 
 
-def columns_wherever_they_go(op, dtype, x, expected, algorithms, monkeypatch):
+def columns_wherever_they_go(op, dtype, x, expected, algorithms, monkeypatch, algorithm=None):
     """The results, checked: within the cache, past it in whole lines, and where they are no whole lines."""
     results = []
     for past, first in ((1 << 30, 0), (0, 0), (0, 1)):
         monkeypatch.setattr(cpu_plan, "NONTEMPORAL_BYTES", past)
         out, beside = nan_filled_past_a_line(expected.shape, x.dtype, first)
-        call.plan_and_run(op, x, 1, False, None, out, None)
+        call.plan_and_run(op, x, 1, False, None, out, algorithm)
         assert _engine.last_algorithm() in algorithms
         assert max_ulp(out, expected, floor=FLOORS[op]) <= LIMITS[op, dtype], (x.shape, past, first)
         assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside)
@@ -457,7 +462,7 @@ def test_short_columns_that_are_put_together(op, monkeypatch, threads):
     """By long vectors, past the cache: rows that are lines or end with a few elements; a tile and many for a thread."""
     two_cores = dataclasses.replace(this_machine(), cores=2)
     monkeypatch.setattr(call, "this_machine", lambda: two_cores)
-    for count, (length, width) in itertools.product((1, 2), ((8, 49), (5, 100), (16, 128), (10, 401), (12, 75))):
+    for count, (length, width) in itertools.product((1, 2), ((8, 65), (6, 100), (16, 128), (10, 401), (12, 75))):
         threads(count)
         for tiles in (8, 9, 600):
             x = random_array((tiles, length, width), sigma=3)
@@ -487,7 +492,7 @@ def test_columns_of_any_number(op, dtype, monkeypatch):
             x = short_columns(dtype, length, max(width, 17))
             x[2] *= 30  # products that are subnormal
             expected = getattr(reference, op)(x, 1)
-            results = columns_wherever_they_go(op, dtype, x, expected, ("strided",), monkeypatch)
+            results = columns_wherever_they_go(op, dtype, x, expected, ("strided",), monkeypatch, "strided")
             few = call.plan_and_run(op, x[..., :17], 1, False, None, None, "strided").astype(np.float64)
             np.testing.assert_array_equal(results[..., :17], few)
 
@@ -532,7 +537,7 @@ def test_lines_of_a_tile_go_past_the_cache_where_they_are_whole_or_can_be_made_s
         ((64, 1000, 192), True, None),
         ((640, 1000, 15), True, 15),
         ((1000, 100, 101), True, 101),
-        ((6400, 100, 19), False, 19),
+        ((6400, 100, 31), False, 31),
     )
     for shape, past, tile in ways:
         chosen = onepass.explain("softmax", shape, "float32", dim=1).plan

@@ -7,8 +7,10 @@ from __future__ import annotations
 from ..machine import Machine
 from ..problem import Problem
 from .cpu_plan import CpuPlan, Reasons, is_small, refuse
+from .plan_packed import can_pack, most_packed_inner
 from .plan_rows import plan_rows
-from .plan_tiles import can_pack, inner_axis, plan_tiles
+from .plan_tiles import inner_axis, plan_tiles
+from .thresholds import MOST_TILE_VECTORS
 
 ALGORITHMS = ("registers", "row", "online", "split", "strided", "packed")
 
@@ -22,8 +24,10 @@ def make_plan(problem: Problem, machine: Machine, threads: int, algorithm: str |
     if algorithm in ("strided", "packed"):
         if inner is None:
             raise refuse(problem, algorithm, "no kept axis is faster in memory than the reduced one")
-        if algorithm == "packed" and not can_pack(problem, problem.outer[inner]):
-            raise refuse(problem, algorithm, "the inner axis must have 2..16 contiguous elements")
+        if algorithm == "packed" and not can_pack(problem, machine, problem.outer[inner]):
+            elements = f"2..{most_packed_inner(problem)} contiguous elements"
+            vectors = f"whole steps of it fill at most {MOST_TILE_VECTORS} vectors"
+            raise refuse(problem, algorithm, f"the inner axis must have {elements}, and {vectors}")
     tiles = inner is not None and algorithm in (None, "strided", "packed")
     if is_small(problem):
         threads = 1

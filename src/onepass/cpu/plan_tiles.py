@@ -17,6 +17,7 @@ from .cpu_plan import (
     reads_pairs,
     row_element_bytes,
 )
+from .plan_packed import packs
 from .thresholds import (
     CACHE_LINE,
     JOINED_ROW_BYTES,
@@ -29,7 +30,6 @@ from .thresholds import (
     NARROW_BYTES,
     NARROW_VECTOR_BYTES,
     NEAR_BYTES,
-    PACKED_INNER,
     ROWS_PER_THREAD,
     SHORT_COLUMNS,
     SHORT_GRADIENT_COLUMNS,
@@ -48,16 +48,6 @@ def inner_axis(problem: Problem) -> int | None:
         if faster and (best is None or abs(axis.x_stride) < abs(problem.outer[best].x_stride)):
             best = i
     return best
-
-
-def can_pack(problem: Problem, inner: Axis) -> bool:
-    """Whole steps of the reduced axis lie next to each other, in the result too."""
-    reduced = problem.reduce[0]
-    if not (2 <= inner.size <= PACKED_INNER and inner.x_stride == 1 and reduced.x_stride == inner.size):
-        return False
-    if problem.op in ELEMENTWISE and not (inner.y_stride == 1 and reduced.y_stride == inner.size):
-        return False
-    return not reads_pairs(problem) or (inner.z_stride == 1 and reduced.z_stride == inner.size)
 
 
 def _rows_are_lines(problem: Problem, inner: Axis) -> bool:
@@ -192,7 +182,8 @@ def plan_tiles(
     length = problem.length
     chosen = algorithm
     if chosen is None:
-        chosen = "packed" if can_pack(problem, inner) else "strided"
+        waiting = _fits_cache(problem, machine, inner.size) or not waits
+        chosen = "packed" if packs(problem, machine, inner, waits=waiting) else "strided"
     outer_size = math.prod(axis.size for axis in outer)
     enough = ROWS_PER_THREAD * machine.cores  # tiles, for all threads to have work
     lines = chosen == "packed" or _rows_are_lines(problem, inner)

@@ -130,5 +130,36 @@ ROWS_PER_THREAD = 4
 # Unless they wait in L3, and this much of the time all threads have one: 3 of 50257 float32 by two threads of a Zen 5,
 # in the cache, 28 us by `split` and 14 by `row`, 3 of 131072 44 and 40, 8 of 128256 bfloat16 180 and 66.
 LEAST_BUSY = 0.75
-# Inner axes of 2 to this many elements go to `packed`.
-PACKED_INNER = 16
+# Inner axes of 2 to this many elements go to `packed`; of more, up to MOST_PACKED_INNER, where plan_packed.py says.
+# Measured on a Zen 5, two threads, where neither is kept in the cache between its passes, times over those of tiles:
+# float32, 20 columns, softmax 0.32, log_softmax 0.45, softmax's gradient 0.69, log_softmax's 0.50; 36 0.70, 0.83, 0.94
+# and 1.08, 64 0.63, 1.01, 1.01 and 0.97, 100 0.64, 0.82, 0.89 and 0.79; logsumexp 0.54 (24) to 0.98; bfloat16 0.53 to
+# 1.0; by AVX2 0.42 to 1.0; but of 240, which narrower tiles keep, softmax 1.6.
+PACKED_INNER, MOST_PACKED_INNER = 16, 124
+# Where tiles are kept, rows so short that the kernels transpose them are packed: so many elements at most, by
+# operation, bytes of a vector, and whether that is of float64. Measured on a Zen 5, one thread, from L3, times over
+# those of tiles: 64 bytes, float32, of 17, 20, 24 and 30 columns: 2 steps softmax 0.42, 0.47, 0.45 and 0.53,
+# log_softmax 0.38 to 0.54, logsumexp 0.31 to 0.54; 8 steps 0.57, 0.63, 0.72 and 0.91, 0.48 to 0.77, 0.39 to 0.62; 16
+# steps 0.73 to 0.98, 0.54 to 0.89, 0.41 to 0.76; of 36, 50 and 60 columns, 2 steps, 0.54, 0.61 and 0.74, 0.63 to 0.77,
+# 0.52 to 0.73; bfloat16 0.67 to 1.0, logsumexp 0.33 to 0.76; float64 0.50 to 1.0, 0.56 to 0.95. 32 bytes, 0.48 to 0.96,
+# 0.48 to 0.83, 0.46 to 0.91. Gradients: 0.34 to 0.79, but from L2 and by AVX2 up to 1.4.
+TRANSPOSED_ELEMENTS = {
+    ("softmax", 64, False): 400,
+    ("log_softmax", 64, False): 512,
+    ("logsumexp", 64, False): 512,
+    ("softmax", 64, True): 128,
+    ("log_softmax", 64, True): 128,
+    ("logsumexp", 64, True): 512,
+    ("softmax", 32, False): 200,
+    ("log_softmax", 32, False): 200,
+    ("logsumexp", 32, False): 512,
+}
+# And longer ones where the vectors of a tile would be used by no more than MOST_PACKED_USE, less what the sums of a
+# packed tile cost at its end: as much as so many rows of it. Measured on a Zen 5, one thread, from L3, times over those
+# of tiles, float32 by 64 bytes: 17 columns, of 100, 300 and 1000 steps, softmax 0.64, 0.52 and 0.48, log_softmax 0.68,
+# 0.54 and 0.46, logsumexp 0.81, 0.58 and 0.47; 20 of 50, 100 and 1000 0.65, 0.56 and 0.49, 0.66 to 0.50, 0.79 to 0.50;
+# 24 of 21 and 100 0.85 and 0.56; 28 of 100 0.74, 0.72 and 0.76; 30 of 300 0.80, 0.78 and 0.84; 36 of 50 0.89, 0.84 and
+# 0.93; 50 of 100 0.91. Not so: 17 of 50 0.83, 0.87 and 1.17, 21 of 50 1.07, 1.07 and 1.28, 28 of 21 1.12, 31 of 100
+# 1.12, 60 of 50 1.08. bfloat16 0.45 to 0.85, float64 0.71 to 0.98, by AVX2 0.59 to 0.98. Gradients 0.75 to 1.5.
+PACKED_END_ROWS = 3
+MOST_PACKED_USE = 0.94

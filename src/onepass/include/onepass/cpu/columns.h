@@ -150,10 +150,13 @@ class TileInPlace {
     std::int64_t at_once(std::int64_t most) const { return width_ <= kGroup * W ? most : TileGrid<T>::kFewRows; }
 
     ONEPASS_INLINE void fetch(std::int64_t d) const {
-        if (d >= rows_) return;
+        const T* const row = at_ + d * stride_;
+        // Behind the last of them the next tile begins, more often than not. Measured on a Zen 5, one thread and two,
+        // dim 1: logsumexp of 10666x1000x3 0.82 and 0.82, of 15000x100x8 0.79 and 0.76, softmax 0.82 and 0.88.
+        if (stride_ == width_) return fetch_soon(row, width_);
         // Of rows that lie apart the first cache does not hold as many (on a Zen 5 logsumexp of 4096 x 4096, dim 0,
         // takes 1.1 by that).
-        stride_ == width_ ? fetch_soon(at_ + d * stride_, width_) : fetch_into<2>(at_ + d * stride_, width_);
+        if (d < rows_) fetch_into<2>(row, width_);
     }
 
     const T* at_;

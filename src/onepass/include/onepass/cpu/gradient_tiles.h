@@ -112,8 +112,10 @@ class GradientTiles : GradientTilePasses<T> {
     template <class RowOp, class Also>
     void run_columns(const Unit& u, const Unit& soon, int column, int width, bool past_cache, Also&& also) const {
         const auto& along = job_.reduce[0];
-        const ShortRowsOf<const T> saved{reinterpret_cast<const T*>(u.x), along.x_stride, soon.x};
-        const ShortRowsOf<const T> dy{reinterpret_cast<const T*>(u.second), along.z_stride, soon.second};
+        const ShortRowsOf<const T> saved{reinterpret_cast<const T*>(u.x), along.x_stride,
+                                         reinterpret_cast<const T*>(soon.x)};
+        const ShortRowsOf<const T> dy{reinterpret_cast<const T*>(u.second), along.z_stride,
+                                      reinterpret_cast<const T*>(soon.second)};
         const ShortRowsOf<T> dx{reinterpret_cast<T*>(u.y), along.y_stride};
         const ShortColumns<T> columns{job_.length, width, dx.from(column), past_cache};
         if constexpr (kLongAtOnce<RowOp>) {

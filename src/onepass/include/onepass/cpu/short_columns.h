@@ -22,19 +22,16 @@ inline namespace ONEPASS_ISA {
 // loads had to wait for, and nothing beside the longer one. Measured on a Zen 5, times over those of that, by one
 // thread and by two: logsumexp of 6x16x70000, dim 1, 0.51 and 0.59, log_softmax 0.52 and 0.71, of 5109x8x320 0.91 and
 // 0.89, its gradient 0.52 and 0.77, of 4096x8x128 0.45 and 0.64.
-template <class T>
+template <class T, class Soon = T>
 struct ShortRowsOf {
     T* at;
     std::int64_t stride;
-    const char* soon = nullptr;
-    int soon_size = sizeof(T);  // of an element there
+    Soon* soon = nullptr;
 
     T* row(std::int64_t d) const { return at + d * stride; }
-    ShortRowsOf from(int column) const {
-        return {at + column, stride, soon ? soon + column * soon_size : nullptr, soon_size};
-    }
+    ShortRowsOf from(int column) const { return {at + column, stride, soon ? soon + column : nullptr}; }
     ONEPASS_INLINE void fetch(std::int64_t d, int j, int n) const {
-        if (soon) fetch_soon(soon + (d * stride + j) * soon_size, static_cast<std::int64_t>(n) * soon_size);
+        if (soon) fetch_soon(soon + d * stride + j, n);
     }
 };
 
@@ -68,9 +65,10 @@ struct LosslessColumnSum<float> : LosslessSum {
 };
 
 // kWide: sums of float32 in float64, as precise as those of rows. kInPlace: results hold the exponentials first, of any
-// number of rows.
-template <class T, bool kWide = false, bool kInPlace = false>
+// number of rows. Soon: what elements are where they are soon to be read.
+template <class T, bool kWide = false, bool kInPlace = false, class Soon = T>
 class ShortColumns {
+    using Rows = ShortRowsOf<const T, const Soon>;
     using C = Compute<T>;
     using V = Vec<C>;
     using P = Precision<T>;
@@ -98,13 +96,13 @@ class ShortColumns {
 
     // beside(n): work to do beside every n elements.
     template <class Beside = Nothing>
-    void softmax(ShortRowsOf<const T> x, Beside&& beside = {}) const {
+    void softmax(Rows x, Beside&& beside = {}) const {
         each_group<C, kMostVectors>(width, [&]<int kCount>(int j, int lanes)
                                                ONEPASS_INLINE_BODY { this->softmax_of<kCount>(x, j, lanes, beside); });
     }
 
     template <class Beside = Nothing>
-    void log_softmax(ShortRowsOf<const T> x, Beside&& beside = {}) const {
+    void log_softmax(Rows x, Beside&& beside = {}) const {
         by_blocks(x, beside, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
             alignas(kCacheLine) C lse[kBlockColumns], lse_low[kBlockColumns];
             split_all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse, lse_low);
@@ -118,7 +116,7 @@ class ShortColumns {
     }
 
     // One row of results.
-    void logsumexp(ShortRowsOf<const T> x) const {
+    void logsumexp(Rows x) const {
         by_blocks(x, Nothing{}, [&](int begin, int n, const C* top, const double* sums) ONEPASS_INLINE_BODY {
             alignas(kCacheLine) C lse[kBlockColumns];
             const bool finite = all_lse<ExpTable<C>::kBias>(top, sums, whole_vectors(n), lse);
@@ -131,7 +129,7 @@ class ShortColumns {
 
     // Gradients that sum, of dy and of what was saved; of float32.
     template <class RowOp, class Beside = Nothing>
-    void gradient(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy, Beside&& beside = {}) const {
+    void gradient(Rows saved, Rows dy, Beside&& beside = {}) const {
         each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
             Sum sum[kCount];
             this->add_up<RowOp>(saved, dy, j, lanes, 0, rows, sum, beside);
@@ -144,7 +142,7 @@ class ShortColumns {
     // The same of longer columns, within the cache: as many rows are added up in float32 as a short one has, and those
     // sums in float64, as tiles do.
     template <class RowOp, class Beside>
-    void gradient_by_blocks(ShortRowsOf<const T> saved, ShortRowsOf<const T> dy, Beside&& beside) const {
+    void gradient_by_blocks(Rows saved, Rows dy, Beside&& beside) const {
         each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
             WideSum<C> total[kCount];
             for (std::int64_t begin = 0; begin < rows; begin += kMostRows) {
@@ -198,7 +196,7 @@ class ShortColumns {
     };
 
     template <int kCount, class Beside>
-    void softmax_of(ShortRowsOf<const T> x, int j, int lanes, Beside&& beside) const {
+    void softmax_of(Rows x, int j, int lanes, Beside&& beside) const {
         if constexpr (kInPlace) {
             softmax_by<kCount>(x, j, lanes, Kept{y.at + j, y.stride}, beside);
         } else {
@@ -207,7 +205,7 @@ class ShortColumns {
         }
     }
     template <int kCount, class Beside>
-    ONEPASS_INLINE void softmax_by(ShortRowsOf<const T> x, int j, int lanes, Kept e, Beside&& beside) const {
+    ONEPASS_INLINE void softmax_by(Rows x, int j, int lanes, Kept e, Beside&& beside) const {
         alignas(kCacheLine) double sum[kCount * W];
         const bool usual = softmax_if_usual<kCount>(x, j, lanes, e, sum, beside);
         alignas(kCacheLine) C scale[kCount * W], scale_low[kCount * W];
@@ -220,8 +218,7 @@ class ShortColumns {
 
     // Every column's exponentials, and their sums.
     template <int kCount, class Beside>
-    ONEPASS_INLINE bool softmax_if_usual(ShortRowsOf<const T> x, int j, int lanes, Kept e, double* sums,
-                                         Beside&& beside) const {
+    ONEPASS_INLINE bool softmax_if_usual(Rows x, int j, int lanes, Kept e, double* sums, Beside&& beside) const {
         constexpr int kFew = kCount < kTogether ? kCount : kTogether;
         const auto anchor = usual_anchor<C>();
         V top = -kInfinity<C>;
@@ -247,7 +244,7 @@ class ShortColumns {
     }
 
     // The same relative to each column's maximum. Of an infinite maximum all is NaN.
-    ONEPASS_APART void softmax_of_any(ShortRowsOf<const T> x, int j, int count, int lanes, Kept e, double* sums) const {
+    ONEPASS_APART void softmax_of_any(Rows x, int j, int count, int lanes, Kept e, double* sums) const {
         for (int k = 0; k < count; ++k) {
             V max_of = -kInfinity<C>;
             for (std::int64_t d = 0; d < rows; ++d) {
@@ -272,8 +269,7 @@ class ShortColumns {
 
     // Every column's maximum, and the sum of its exponentials relative to that.
     template <int kCount, class Beside>
-    ONEPASS_INLINE void exponentials_below(ShortRowsOf<const T> x, int j, int lanes, C* top, double* sums,
-                                           Beside&& beside) const {
+    ONEPASS_INLINE void exponentials_below(Rows x, int j, int lanes, C* top, double* sums, Beside&& beside) const {
         constexpr int kFew = kCount < kTogether ? kCount : kTogether;
         V shift[kCount];
         for (V& m : shift) m = -kInfinity<C>;
@@ -306,7 +302,7 @@ class ShortColumns {
     // Calls finish(first column, their number, maxima, sums of exponentials) for blocks of columns. Logarithms are
     // taken of a block together: of two vectors, a processor waits for every step of them.
     template <class Beside, class Finish>
-    ONEPASS_INLINE void by_blocks(ShortRowsOf<const T> x, Beside&& beside, Finish&& finish) const {
+    ONEPASS_INLINE void by_blocks(Rows x, Beside&& beside, Finish&& finish) const {
         alignas(kCacheLine) C top[kBlockColumns];
         alignas(kCacheLine) double sums[kBlockColumns];
         for (int begin = 0; begin < width; begin += kBlockColumns) {
@@ -320,7 +316,7 @@ class ShortColumns {
     }
 
     // Columns with an infinite maximum: that, or NaN if there is one.
-    ONEPASS_APART void logsumexp_of_infinite(ShortRowsOf<const T> x, int j, int n, const C* top, C* lse) const {
+    ONEPASS_APART void logsumexp_of_infinite(Rows x, int j, int n, const C* top, C* lse) const {
         for (int i = 0; i < n; ++i) {
             if (!is_infinite(top[i])) continue;
             lse[i] = top[i];
@@ -334,8 +330,8 @@ class ShortColumns {
 
     // Adds up rows [begin, end) of a group.
     template <class RowOp, int kCount, class Beside>
-    ONEPASS_INLINE void add_up(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j, int lanes,
-                               std::int64_t begin, std::int64_t end, Sum (&sum)[kCount], Beside&& beside) const {
+    ONEPASS_INLINE void add_up(const Rows& saved, const Rows& dy, int j, int lanes, std::int64_t begin,
+                               std::int64_t end, Sum (&sum)[kCount], Beside&& beside) const {
         for (std::int64_t d = begin; d < end; ++d) {
             if constexpr (kGradientFetches<RowOp> && RowOp::kOfProducts) dy.fetch(d, j, kCount * W);
             for (int k = 0; k < kCount; ++k) {
@@ -351,8 +347,8 @@ class ShortColumns {
     }
 
     template <bool kMayPass, class RowOp, int kCount>
-    ONEPASS_INLINE void write_gradient(const ShortRowsOf<const T>& saved, const ShortRowsOf<const T>& dy, int j,
-                                       int lanes, const RowOp (&op)[kCount]) const {
+    ONEPASS_INLINE void write_gradient(const Rows& saved, const Rows& dy, int j, int lanes,
+                                       const RowOp (&op)[kCount]) const {
         write<kCount, kMayPass>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
             if constexpr (kGradientFetches<RowOp>) {
                 saved.fetch(d, j + k * W, W);

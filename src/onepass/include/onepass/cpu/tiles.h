@@ -196,7 +196,8 @@ class Tiles : TileStates<T> {
     }
     template <class Also>
     void run_columns(const Unit& u, const Unit& soon, int column, int width, bool past_cache, Also&& also) const {
-        const ShortRowsOf<const T> x{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride, soon.x};
+        const ShortRowsOf<const T> x{reinterpret_cast<const T*>(u.x), job_.reduce[0].x_stride,
+                                     reinterpret_cast<const T*>(soon.x)};
         const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
         const ShortColumns<T> columns{job_.length, width, y.from(column), past_cache};
         if (job_.op == Op::softmax) return columns.softmax(x.from(column), also);

@@ -64,15 +64,10 @@ class TransposedRows {
         const T* soon;  // what the next columns are made of: as many elements, one behind the other
         const T* second_soon;
 
-        ShortRowsOf<const C> x_steps() const { return steps(x, soon); }
-        ShortRowsOf<const C> second_steps() const { return steps(second, second_soon); }
-        ShortColumns<C, sizeof(T) == 4, true> results() const { return {length, width, {y, width}, false}; }
+        ShortRowsOf<const C, const T> x_steps() const { return {x, width, soon}; }
+        ShortRowsOf<const C, const T> second_steps() const { return {second, width, second_soon}; }
+        ShortColumns<C, sizeof(T) == 4, true, T> results() const { return {length, width, {y, width}, false}; }
         ColumnReduction<C> reduction() const { return {{x, width, length, false}, width}; }
-
-       private:
-        ShortRowsOf<const C> steps(const C* of, const T* then) const {
-            return {of, width, reinterpret_cast<const char*>(then), sizeof(T)};
-        }
     };
 
    private:
@@ -100,13 +95,13 @@ class TransposedRows {
 
     // Batches of a group. What a column needs once is a chain of steps that wait for each other, so several vectors of
     // columns are better than one. Measured on a Zen 5, one thread, rows of 3 and of 8, times over those of single
-    // batches: logsumexp 0.90 and 0.79, log_softmax 0.91 and 0.87, softmax 0.97 and 1.02, of 16 0.94; by AVX2 0.83 and
-    // 0.73, 0.86 and 0.71, 1.06 and 0.95, of 16 0.85. Gradients need a sum, by AVX-512 1.0 to 1.1; by AVX2 softmax's of
-    // 3, 4 and 8 0.73, 0.63 and 1.0, bfloat16 0.76 and 0.74. Sums 1.06 to 1.17.
+    // batches: logsumexp 0.90 and 0.79, by 4 KiB 0.95 and 0.83, log_softmax 0.91 and 0.87, softmax 0.97 and 1.02, of 16
+    // 0.94; maxima 0.81, sums 0.89, by 8 KiB 0.81 and 0.92, of 8 float64 0.48 and 0.53; by AVX2 logsumexp 0.83 and
+    // 0.73, log_softmax 0.86 and 0.71, softmax 1.06 and 0.95, of 16 0.85. Gradients need a sum, by AVX-512 1.0 to 1.1;
+    // by AVX2 softmax's of 3, 4 and 8 0.73, 0.63 and 1.0, bfloat16 0.76 and 0.74.
     int batches_together() const {
-        if (is_plain(job_.op)) return 1;
-        constexpr int kOfGradient = kVectorBytes == 64 ? 0 : 2048, kOfResults = 4096, kOfLogsumexp = 8192;
-        const int bytes = is_gradient(job_.op) ? kOfGradient : is_elementwise(job_.op) ? kOfResults : kOfLogsumexp;
+        constexpr int kOfGradient = kVectorBytes == 64 ? 0 : 2048, kOfLogsumexp = 8192, kOfOthers = 4096;
+        const int bytes = is_gradient(job_.op) ? kOfGradient : job_.op == Op::logsumexp ? kOfLogsumexp : kOfOthers;
         const int most = bytes / (columns_of(1) * batch_.elements() * static_cast<int>(sizeof(C)));
         return most < 1 ? 1 : most;
     }
