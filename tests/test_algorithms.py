@@ -462,7 +462,7 @@ def test_short_columns_that_are_put_together(op, monkeypatch, threads):
     """By long vectors, past the cache: rows that are lines or end with a few elements; a tile and many for a thread."""
     two_cores = dataclasses.replace(this_machine(), cores=2)
     monkeypatch.setattr(call, "this_machine", lambda: two_cores)
-    for count, (length, width) in itertools.product((1, 2), ((8, 65), (6, 100), (16, 128), (10, 401), (12, 75))):
+    for count, (length, width) in itertools.product((1, 2), ((8, 49), (6, 100), (16, 128), (10, 401), (12, 75))):
         threads(count)
         for tiles in (8, 9, 600):
             x = random_array((tiles, length, width), sigma=3)

@@ -12,7 +12,7 @@ from ulp import max_ulp
 
 import onepass
 from onepass import _engine, call, reference
-from onepass.cpu import plan
+from onepass.cpu import plan, thresholds
 from onepass.machine import this_machine
 
 
@@ -20,8 +20,8 @@ def machine_of(vector_bytes):
     return dataclasses.replace(this_machine(), vector_bytes=vector_bytes, cores=2, l2_bytes=1 << 20, l3_bytes=32 << 20)
 
 
-def algorithm_of(op, x_or_shape, dtype=None, vector_bytes=64):
-    return plan.make_plan(call.problem_of(op, x_or_shape, dtype, 1), machine_of(vector_bytes), 2).algorithm
+def algorithm_of(op, x_or_shape, dtype=None, vector_bytes=64, dim=1):
+    return plan.make_plan(call.problem_of(op, x_or_shape, dtype, dim), machine_of(vector_bytes), 2).algorithm
 
 
 @pytest.mark.parametrize(("op", "shape", "dtype", "packed_by"), [
@@ -67,12 +67,51 @@ def test_which_rows_are_packed(op, shape, dtype, packed_by):
 
 def test_rows_with_gaps_between_them_are_not_transposed():
     """A slice of steps, results of another dtype, and more axes than one: short ones are tiles then."""
-    x = random_array((200, 30, 20))
-    assert algorithm_of("softmax", np.ascontiguousarray(x[:, :10])) == "packed"
+    x = random_array((200, 30, 20), "bfloat16")
+    short = np.ascontiguousarray(x[:, :10])
+    assert algorithm_of("softmax", short) == "packed"
     assert algorithm_of("softmax", x[:, :10]) == "strided"
-    assert algorithm_of("softmax", (200, 10, 20), "bfloat16") == "packed"
-    converted = call.problem_of("softmax", np.ascontiguousarray(x[:, :10]), "float64", 1)
-    assert plan.make_plan(converted, machine_of(64), 2).algorithm == "strided"
+    assert algorithm_of("softmax", short, "float32") == "strided"
+    every_other = np.ascontiguousarray(x.reshape(20, 10, 30, 20)[:, :, :10])
+    assert algorithm_of("softmax", every_other, dim=2) == "packed"
+    assert algorithm_of("softmax", every_other[:, ::2], dim=2) == "strided"
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype"), [
+    ("softmax", (2000, 40), "float32"),
+    ("log_softmax", (2000, 100), "float32"),
+    ("logsumexp", (2000, 36), "float64"),
+])  # fmt: skip
+def test_few_wide_rows_are_shared_out_rather_than_packed(op, shape, dtype):
+    """A tile that is kept is one thread's, where narrower ones are several threads'."""
+    few, many = (1, *shape), (2, *shape)
+    narrow = thresholds.NARROW_BYTES // (8 if dtype == "float64" else 4)
+    assert (algorithm_of(op, few, dtype) == "packed") == (shape[1] <= narrow)
+    assert algorithm_of(op, many, dtype) == "packed"
+
+
+def test_tiles_that_narrower_ones_keep_are_not_packed_and_read_twice():
+    """By AVX2: half of 124 columns fit the cache where all do not."""
+    machine = machine_of(32)
+    lengths = range(1000, 30_000, 500)
+    ways = [plan.make_plan(call.problem_of("softmax", (8, n, 124), "float32", 1), machine, 2) for n in lengths]
+    assert all(way.resident for way in ways if way.algorithm == "strided")
+    assert {way.algorithm for way in ways} == {"strided", "packed"}
+
+
+@pytest.mark.parametrize(("op", "row", "dtype", "vector_bytes"), [
+    ("softmax", (20, 20), "float32", 64),
+    ("softmax", (11, 18), "float32", 32),
+    ("softmax", (7, 18), "float64", 64),
+    ("log_softmax", (16, 31), "float32", 64),
+    ("log_softmax", (8, 25), "bfloat16", 32),
+    ("logsumexp", (16, 31), "float16", 32),
+])  # fmt: skip
+def test_short_wide_rows_are_transposed(op, row, dtype, vector_bytes):
+    """What is packed because the kernels transpose it, is: by vectors of so many bytes and longer ones."""
+    getattr(onepass, op)(random_array((70, *row), dtype), 1)
+    ways = (_engine.last_algorithm(), _engine.last_form() == "transposed")
+    assert ways == (("packed", True) if _engine.vector_bytes() >= vector_bytes else ("strided", False))
 
 
 WIDE = ((5, 17), (20, 17), (11, 28), (3, 60), (100, 20), (130, 17), (300, 30), (400, 36))

@@ -41,7 +41,7 @@ def test_short_rows_have_the_same_bits_wherever_they_go(op, dtype, monkeypatch):
             out, beside = nan_filled_past_a_line(x.shape, x.dtype, first)
             call.plan_and_run(op, x, 1, False, None, out, "registers")
             assert _engine.last_algorithm() == "registers"
-            assert length <= 28 or _engine.last_form() == "usual"
+            assert length <= (28 if op == "log_softmax" else 16) or _engine.last_form() == "usual"
             assert max_ulp(out, getattr(reference, op)(x, 1), floor=FLOORS[op]) <= LIMITS[op, dtype], (length, first)
             assert all(np.isnan(memory.astype(np.float64)).all() for memory in beside), (length, first)
             results.append(out)

@@ -7,11 +7,12 @@ import math
 
 from ..machine import Machine
 from ..problem import ELEMENTWISE, ITEMSIZE, REDUCTIONS, Axis, Problem
-from .cpu_plan import reads_pairs
+from .cpu_plan import is_small, reads_pairs
 from .thresholds import (
     MOST_PACKED_INNER,
     MOST_PACKED_USE,
     MOST_TILE_VECTORS,
+    NARROW_BYTES,
     NARROW_VECTOR_BYTES,
     PACKED_END_ROWS,
     PACKED_INNER,
@@ -28,28 +29,37 @@ def can_pack(problem: Problem, machine: Machine, inner: Axis) -> bool:
         return False
     if reads_pairs(problem) and not (inner.z_stride == 1 and reduced.z_stride == inner.size):
         return False
-    return inner.size <= PACKED_INNER or _packed_vectors(problem, machine, inner) <= MOST_TILE_VECTORS
+    return _packed_vectors(problem, machine, inner) <= MOST_TILE_VECTORS
 
 
 def most_packed_inner(problem: Problem) -> int:
-    """Plain reductions gain nothing by more."""
+    """Of plain reductions, which have other ways to read along memory (tiles.h), more were not measured."""
     return PACKED_INNER if problem.op in REDUCTIONS else MOST_PACKED_INNER
 
 
-def packs(problem: Problem, machine: Machine, inner: Axis, *, waits: bool) -> bool:
-    """They are better packed: always, where a tile would be a vector wide; else where it would be read twice, has
-    emptier vectors than packing costs, or is so short that it is transposed. waits: a tile waits in the cache."""
+def packs(problem: Problem, machine: Machine, inner: Axis, *, kept: bool, narrower_kept: bool) -> bool:
+    """They are better packed: always, if they are few; else where tiles are read twice, or have emptier vectors than
+    packing costs, or rows are so short that they are transposed. kept: a tile as wide as that is read once;
+    narrower_kept: or one of those that `strided` would cut it into."""
     if not can_pack(problem, machine, inner):
         return False
     if inner.size <= PACKED_INNER:
         return True
     if machine.vector_bytes < NARROW_VECTOR_BYTES or problem.op == "logsumexp_backward":
         return False
-    if not waits:
-        return True
+    if not kept:
+        return not narrower_kept
     if inner.size % _lanes(problem, machine) == 0 or reads_pairs(problem):
         return False
+    if _shares_out_columns(problem, machine, inner):
+        return False
     return _are_transposed(problem, machine, inner) or _is_long(problem, machine, inner)
+
+
+def _shares_out_columns(problem: Problem, machine: Machine, inner: Axis) -> bool:
+    """`strided` has narrower tiles for several threads, where rows are few; a packed one that is kept is for one."""
+    narrow = NARROW_BYTES // ITEMSIZE[problem.compute_dtype]
+    return inner.size > narrow and problem.rows // inner.size < machine.cores and not is_small(problem)
 
 
 def _lanes(problem: Problem, machine: Machine) -> int:

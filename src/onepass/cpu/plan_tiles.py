@@ -182,8 +182,10 @@ def plan_tiles(
     length = problem.length
     chosen = algorithm
     if chosen is None:
-        waiting = _fits_cache(problem, machine, inner.size) or not waits
-        chosen = "packed" if packs(problem, machine, inner, waits=waiting) else "strided"
+        kept = not waits or _fits_cache(problem, machine, inner.size)
+        narrower_kept = kept or _fits_cache(problem, machine, _tile_that_waits(problem, machine, inner.size, lanes))
+        packed = packs(problem, machine, inner, kept=kept, narrower_kept=narrower_kept)
+        chosen = "packed" if packed else "strided"
     outer_size = math.prod(axis.size for axis in outer)
     enough = ROWS_PER_THREAD * machine.cores  # tiles, for all threads to have work
     lines = chosen == "packed" or _rows_are_lines(problem, inner)

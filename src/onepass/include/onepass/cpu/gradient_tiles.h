@@ -17,7 +17,7 @@ class GradientTiles : GradientTilePasses<T> {
     using C = Compute<T>;
     using Grid::job_, Grid::packed_, Grid::inner_, Grid::width_, Grid::past_cache_;
     using Grid::tile_rows, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::distinct;
-    using Grid::W, Grid::kAhead, Grid::kMostColumns;
+    using Grid::W, Grid::kMostColumns;
     using Passes::read_columns, Passes::write_row, Passes::write_back;
     using Passes::unit, Passes::unit_of, Passes::finish_totals, Passes::partial_sums, Passes::set_columns;
     using Passes::x_, Passes::second_, Passes::y_, Passes::x_direct_, Passes::second_direct_;

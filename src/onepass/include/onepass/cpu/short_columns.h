@@ -78,7 +78,7 @@ class ShortColumns {
    public:
     static constexpr std::int64_t kMostRows = TileGrid<T>::kBlock;
     static constexpr int kQuarter = kVectorBytes == 64 ? 8 : 4;           // of the registers
-    static constexpr int kMostVectors = kWide ? kQuarter / 2 : kQuarter;  // a wide sum takes two
+    static constexpr int kMostVectors = kWide ? kQuarter / 2 : kQuarter;  // a wide sum takes two (1.13 by eight)
     static constexpr int kMostSums = kWide ? kQuarter : 8;                // of gradients, which hold nothing else
     // softmax's gradient computes so little that fetching shows. Measured on a Zen 3 (AVX2), one thread, when both were
     // fetched beside the sums, times without over times with: 64x12x100, dim 1, 0.77, 2048x12x100 0.81, 4096x8x128

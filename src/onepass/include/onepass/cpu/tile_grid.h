@@ -92,8 +92,9 @@ class TileGrid {
         return end < tile_rows() ? end : tile_rows();
     }
 
-    // How many tile rows ahead of a pass over an input with this stride is fetched.
+    // Whether the rows of a tile lie one behind the other, in an input with this stride.
     bool rows_follow(std::int64_t stride) const { return steps_ * stride == width_; }
+    // How many rows ahead of a pass over it is fetched.
     std::int64_t rows_ahead(std::int64_t stride) const {
         const std::int64_t bytes = width_ * static_cast<std::int64_t>(sizeof(T));
         return rows_follow(stride) ? (kBytesAhead + bytes - 1) / bytes : kAhead;

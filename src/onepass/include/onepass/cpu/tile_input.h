@@ -17,7 +17,7 @@ class TileInput : protected TileGrid<T> {
     using C = Compute<T>;
     using Grid::job_, Grid::packed_, Grid::steps_;
     using Grid::tile_rows;
-    using Grid::W, Grid::kAhead;
+    using Grid::W;
 
     TileInput(const Job& job, const void* x, void* y)
         : Grid(job, y), x_(static_cast<const char*>(x)), y_(static_cast<char*>(y)) {

@@ -2,7 +2,7 @@
 // reduced axis, one column per vector lane, read along the columns.
 //
 //   strided  a tile is a run of the inner axis; the reduced axis advances by its stride
-//   packed   the inner axis is shorter than a vector (2..16): whole steps of the reduced axis lie next to each other,
+//   packed   the inner axis leaves lanes of its vectors empty: whole steps of the reduced axis lie next to each other,
 //            so a tile row is several steps, its columns are folded (column j belongs to inner element j % inner),
 //            and vectors stay full
 //
