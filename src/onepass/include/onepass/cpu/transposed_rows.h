@@ -78,8 +78,8 @@ class TransposedRows {
 
         Places(const RowBatch& batch, int elements, int batches) {
             const int apart = batch.together() * batches * W;
-            for (int e = 0; e < elements * batch.together(); ++e) {
-                begin[e] = e % elements * apart + e / elements * W;
+            for (int row = 0; row < batch.together(); ++row) {
+                for (int e = 0; e < elements; ++e) begin[row * elements + e] = e * apart + row * W;
             }
         }
     };
