@@ -122,8 +122,12 @@ class TileStates : protected TileResults<T> {
             rest = rows_in_place(u, begin, end);
             if (rest > begin) tile(u).template add_up<kExact, kGroup>(begin, rest, c, keep, exponential, beside);
         }
-        for (std::int64_t block = rest; block < end; block += kBlock) {
-            const std::int64_t stop = block + kBlock < end ? block + kBlock : end;
+        // The last row, if it is not whole, is a block of its own, as where the others are read in place: the same
+        // bits.
+        const std::int64_t whole = whole_rows(u, begin, end);
+        for (std::int64_t block = rest, stop; block < end; block = stop) {
+            const std::int64_t most = block < whole ? whole : end;
+            stop = block + kBlock < most ? block + kBlock : most;
             for (int j = 0; j < width; ++j) c.sum[j] = 0;
             for (std::int64_t d = block; d < stop; ++d) {
                 visit_row(u, d, buffer, -kInfinity<C>, [&](int j, V v) ONEPASS_INLINE_BODY {
