@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..machine import Machine
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
 from .cpu_plan import (
     CpuPlan,
     Reasons,
-    contiguous_reduce,
     is_small,
     may_be_in_l3,
     nontemporal,
@@ -39,12 +39,14 @@ from .thresholds import (
 
 
 def inner_axis(problem: Problem) -> int | None:
-    """Which kept axis tiles should run along: the one that is faster in memory than the reduced axis, if any."""
-    if contiguous_reduce(problem) or len(problem.reduce) != 1 or problem.rows * problem.length == 0:
+    """Which kept axis tiles should run along: the one that is faster in memory than the reduced axis, if any; of rows
+    of one element the fastest."""
+    single = problem.length == 1
+    if problem.rows * problem.length == 0 or not (single or len(problem.reduce) == 1):
         return None
     best = None
     for i, axis in enumerate(problem.outer):
-        faster = 0 < abs(axis.x_stride) < abs(problem.reduce[0].x_stride)
+        faster = axis.x_stride != 0 and (single or abs(axis.x_stride) < abs(problem.reduce[0].x_stride))
         if faster and (best is None or abs(axis.x_stride) < abs(problem.outer[best].x_stride)):
             best = i
     return best
@@ -174,6 +176,8 @@ def _tile_chunk(problem: Problem, machine: Machine, tile: int) -> int:
 def plan_tiles(
     problem: Problem, machine: Machine, threads: int, algorithm: str | None, inner_index: int, why: Reasons
 ) -> CpuPlan:
+    if problem.length == 1:
+        problem = replace(problem, reduce=(Axis(1, 0, 0),))
     inner = problem.outer[inner_index]
     outer = problem.outer[:inner_index] + problem.outer[inner_index + 1 :]
     waits = not one_pass(problem)
@@ -212,9 +216,11 @@ def plan_tiles(
         tile = min(-(-inner.size // (count * step)) * step, inner.size)
         tile = _tile_that_waits(problem, machine, tile, step)
         tile = _tile_for_all_cores(problem, machine, inner.size, outer_size, tile, step)
-        why(
-            f"the reduced axis has stride {problem.reduce[0].x_stride}: tiles of {tile} columns are read along the rows"
-        )
+        if length == 1:
+            why(f"rows have one element: tiles of {tile} of them are columns")
+        else:
+            stride = problem.reduce[0].x_stride
+            why(f"the reduced axis has stride {stride}: tiles of {tile} columns are read along the rows")
     resident = _fits_cache(problem, machine, tile)
     if resident:
         why(f"a tile of {length} steps waits in cache between its passes")

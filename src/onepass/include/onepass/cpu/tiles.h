@@ -200,6 +200,7 @@ class Tiles : TileStates<T> {
                                      reinterpret_cast<const T*>(soon.x)};
         const ShortRowsOf<T> y{reinterpret_cast<T*>(u.y), job_.reduce[0].y_stride};
         const ShortColumns<T> columns{job_.length, width, y.from(column), past_cache};
+        if (job_.length == 1) return columns.single(job_.op, x.from(column), also);
         if (job_.op == Op::softmax) return columns.softmax(x.from(column), also);
         if (job_.op == Op::log_softmax) return columns.log_softmax(x.from(column), also);
         columns.logsumexp(x.from(column));

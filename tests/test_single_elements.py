@@ -1,0 +1,88 @@
+"""Reductions over axes of one element: softmax is 1 there, or NaN. Such rows are columns, wherever they lie."""
+
+import numpy as np
+import pytest
+from gradient_cases import LIMITS, PAIRS, error_of
+from helpers import DTYPES, ELEMENTWISE, REDUCTIONS, SOFTMAX_FAMILY, nan_filled, random_array
+from ulp import max_ulp
+
+import onepass
+from onepass import reference
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "in the middle": lambda x: np.ascontiguousarray(x.transpose(0, 2, 1)).transpose(0, 2, 1),
+    "every other": lambda x: x[:, ::2],
+    "backwards": lambda x: x[::-1, ::-1],
+    "transposed": lambda x: np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2),
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+}
+
+
+def strange_array(shape, dtype):
+    x = random_array(shape, dtype, sigma=30, seed=sum(shape))
+    flat = x.reshape(-1)
+    flat[::7] = np.nan
+    flat[1::7] = np.inf
+    flat[2::7] = -np.inf
+    flat[3::7] = np.finfo(np.float32).max if dtype in ("float32", "float64") else 3e4
+    flat[4::7] = -0.0
+    return x
+
+
+def assert_equal(a, b):
+    np.testing.assert_array_equal(a.astype(np.float64), b.astype(np.float64))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", (*SOFTMAX_FAMILY, *REDUCTIONS))
+def test_any_layout(op, dtype, layout, threads):
+    x = LAYOUTS[layout](strange_array((37, 1501, 1), dtype))
+    out = nan_filled(x.shape if op in ELEMENTWISE else x.shape[:2], dtype)
+    assert onepass.explain(op, x).plan.algorithm == "strided"
+    getattr(onepass, op)(x, out=out)
+    expected = getattr(reference, op)(x, -1)
+    assert max_ulp(out, expected) == 0
+    if op in SOFTMAX_FAMILY:
+        assert_equal(getattr(onepass, op)(x, algorithm="row"), out)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+@pytest.mark.parametrize("n", (1, 2, 15, 16, 17, 33, 129, 2049, 5_000_003))
+def test_any_number(op, dtype, n):
+    """Whole vectors, parts of one, and so many that results go past the cache."""
+    x = strange_array((n, 1), dtype)
+    out = nan_filled(x.shape if op != "logsumexp" else (n,), dtype)
+    getattr(onepass, op)(x, out=out)
+    assert_equal(out, getattr(reference, op)(x, -1))
+
+
+@pytest.mark.parametrize("result", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_into_another_type(dtype, result):
+    x = strange_array((3, 1, 700), dtype)
+    for op in ELEMENTWISE:
+        out = nan_filled(x.shape, result)
+        getattr(onepass, op)(x, 1, result, out=out)
+        assert max_ulp(out, getattr(reference, op)(x, 1)) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", PAIRS)
+@pytest.mark.parametrize("shape", ((40_001, 1), (7, 1, 300), (3, 1)))
+def test_gradients(op, dtype, shape):
+    """Nothing, of what the operation itself has saved; of any other y what the formula says."""
+    dy, x = (random_array(shape, dtype, seed=seed) for seed in (1, 2))
+    out = nan_filled(shape, dtype)
+    getattr(onepass, op)(dy, getattr(onepass, op.removesuffix("_backward"))(x, 1), 1, out=out)
+    assert (out == 0).all()
+    out = nan_filled(shape, dtype)
+    y = x / 8
+    getattr(onepass, op)(dy, y, 1, out=out)
+    assert error_of(op, out, (dy, y), 1) <= LIMITS[op, dtype]
+
+
+def test_why_they_are_columns():
+    assert "rows have one element" in str(onepass.explain("softmax", (1000, 1), "float32"))
