@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gradient_cases import LIMITS, PAIRS, error_of
 from helpers import DTYPES, ELEMENTWISE, REDUCTIONS, SOFTMAX_FAMILY, nan_filled, random_array
+from helpers import LIMITS as ROW_LIMITS
 from ulp import max_ulp
 
 import onepass
@@ -45,7 +46,7 @@ def test_any_layout(op, dtype, layout, threads):
     expected = getattr(reference, op)(x, -1)
     assert max_ulp(out, expected) == 0
     if op in SOFTMAX_FAMILY:
-        assert_equal(getattr(onepass, op)(x, algorithm="row"), out)
+        assert max_ulp(getattr(onepass, op)(x, algorithm="row"), expected) <= ROW_LIMITS[op, dtype]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
