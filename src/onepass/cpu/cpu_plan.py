@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..machine import Machine
-from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, Axis, Problem
-from .thresholds import CACHED_SHARE_OF_L3, NONTEMPORAL_BYTES, PARALLEL_ELEMENTS
+from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
+from .thresholds import (
+    CACHED_SHARE_OF_L3,
+    LEAST_OF_A_THREAD,
+    NARROW_VECTOR_BYTES,
+    NONTEMPORAL_BYTES,
+    PARALLEL_ELEMENTS,
+    PARALLEL_SHARE_OF_SLOW,
+    PARALLEL_TIMES_OF_PLAIN,
+    SHORT_PLAIN_ROW,
+)
 
 
 @dataclass(frozen=True)
@@ -54,9 +63,26 @@ class Reasons:
         self.lines.append(line)
 
 
-def is_small(problem: Problem) -> bool:
+def _parallel_elements(problem: Problem, machine: Machine) -> int:
+    """Elements from which on there is work for several threads."""
+    if problem.op in REDUCTIONS:
+        short = contiguous_reduce(problem) and problem.length <= SHORT_PLAIN_ROW
+        return PARALLEL_ELEMENTS * (1 if short else PARALLEL_TIMES_OF_PLAIN)
+    slow = problem.op != "softmax_backward" and machine.vector_bytes <= NARROW_VECTOR_BYTES
+    return PARALLEL_ELEMENTS // (PARALLEL_SHARE_OF_SLOW if slow else 1)
+
+
+def is_small(problem: Problem, machine: Machine) -> bool:
     """Too little work to wake a second thread for."""
-    return problem.rows * problem.length < PARALLEL_ELEMENTS
+    return problem.rows * problem.length < _parallel_elements(problem, machine)
+
+
+def busy_threads(problem: Problem, machine: Machine, threads: int) -> int:
+    """As many of the threads as have something to do for longer than it takes to have them do it."""
+    if is_small(problem, machine):
+        return 1
+    least = max(_parallel_elements(problem, machine), 1)
+    return min(threads, max(LEAST_OF_A_THREAD * problem.rows * problem.length // least, 1))
 
 
 def contiguous_reduce(problem: Problem) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ..machine import Machine
 from ..problem import Problem
-from .cpu_plan import CpuPlan, Reasons, is_small, refuse
+from .cpu_plan import CpuPlan, Reasons, busy_threads, refuse
 from .plan_packed import can_pack, most_packed_inner
 from .plan_rows import plan_rows
 from .plan_tiles import inner_axis, plan_tiles
@@ -29,8 +29,7 @@ def make_plan(problem: Problem, machine: Machine, threads: int, algorithm: str |
             vectors = f"whole steps of it fill at most {MOST_TILE_VECTORS} vectors"
             raise refuse(problem, algorithm, f"the inner axis must have {elements}, and {vectors}")
     tiles = inner is not None and algorithm in (None, "strided", "packed")
-    if is_small(problem):
-        threads = 1
+    threads = busy_threads(problem, machine, threads)
     if tiles:
         assert inner is not None
         return plan_tiles(problem, machine, threads, algorithm, inner, why)

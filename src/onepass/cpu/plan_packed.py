@@ -61,7 +61,7 @@ def packs(problem: Problem, machine: Machine, inner: Axis, *, kept: bool, narrow
 def _shares_out_columns(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """`strided` has narrower tiles for several threads, where rows are few; a packed one that is kept is for one."""
     narrow = NARROW_BYTES // ITEMSIZE[problem.compute_dtype]
-    return inner.size > narrow and problem.rows // inner.size < machine.cores and not is_small(problem)
+    return inner.size > narrow and problem.rows // inner.size < machine.cores and not is_small(problem, machine)
 
 
 def _lanes(problem: Problem, machine: Machine) -> int:

@@ -143,7 +143,7 @@ def _tile_for_all_cores(problem: Problem, machine: Machine, inner: int, outer: i
     """A narrower tile where there would be too few of this one for all cores, and its chunks are not shared out.
     Measured on a Zen 3, log_softmax of 4096x256, dim 0, 815 us by two tiles, 1275 by one; softmax's gradient, whose
     chunks are, 844 and 489. Of a plain reduction whole columns are better: four for each thread, if there are."""
-    if is_small(problem):
+    if is_small(problem, machine):
         return tile
     narrow = NARROW_BYTES // ITEMSIZE[problem.compute_dtype]
     least = machine.cores

@@ -125,6 +125,18 @@ CACHE_LINE = 64
 # and by two, softmax of 24x1000 float32 called in a loop 3.8 and 4.2, after 300 us of something else 3.9 and 12.3;
 # log_softmax of 15x3x544, dim 1, 10.6 and 6.8, but 10.6 and 18.5; amid torch's operators, on its threads, 13.8 and 9.9.
 PARALLEL_ELEMENTS = 1 << 15
+# Half as many of exponentials by short vectors, which take twice as long: on a Zen 3, tensors of 2048x8 to 32x512 and
+# 32x8x64, two threads over one, in a loop and after 300 us of something else: softmax 0.7 to 1.0 and 0.8 to 1.0,
+# log_softmax 0.7 to 1.1 and 0.75 to 0.9, logsumexp 0.6 to 0.8 and 0.7 to 1.0, log_softmax's gradient 0.6 to 1.1.
+PARALLEL_SHARE_OF_SLOW = 2
+# And four times as many that are only added up or compared, in rows of more than so many, or across them: on a Zen 3
+# 32x1024 1.2 to 1.6 and 0.8 to 1.5, 8x64x64 1.3 to 2.5 and 1.7 to 2.2, 64x1024 1.0 to 1.3 and 0.5 to 0.8, 128x1024
+# 0.8 and 1.0 to 1.1; of rows of 3 to 16, 32768 elements, 0.55 to 1.0 and 0.7 to 0.9.
+PARALLEL_TIMES_OF_PLAIN = 4
+SHORT_PLAIN_ROW = 16
+# Of those thresholds each thread gets a quarter at least: what it costs to have one more rises with their number.
+# Measured on an Intel Xeon of sixteen cores, torch's threads, us by 4, 8 and 16: softmax of 256x128 @@.
+LEAST_OF_A_THREAD = 4
 # `split` when there are fewer rows than this per thread.
 ROWS_PER_THREAD = 4
 # Unless they wait in L3, and this much of the time all threads have one: 3 of 50257 float32 by two threads of a Zen 5,
