@@ -64,7 +64,8 @@ class Region {
         }
     }
 
-    // The thread's own share, from its beginning; then what is left of the others'. between(n) is called after n of its tasks.
+    // The thread's own share, from its beginning; then what is left of the others'. between(n) is called after n of its
+    // tasks.
     template <class Between>
     void work(Between&& between) noexcept {
         const int first = pthread_equal(pthread_self(), caller_) ? 0 : 1 + number_of_this_helper() % (count_ - 1);
@@ -144,7 +145,7 @@ class Pool {
         std::unique_lock busy(busy_, std::try_to_lock);
         if (!busy.owns_lock()) return region.work();
         grow(threads - 1);
-        const Time begin = Clock::now();
+        const std::int64_t begin = now();
         series_ = begin - end_ < kInSeries ? series_ + 1 : 0;
         const int places = std::min(threads - 1, helpers_);
         open(region, places);
@@ -155,26 +156,24 @@ class Pool {
         region.work([&](std::int64_t tasks) {
             if (wanted <= 0) return;
             done += tasks;
-            const double for_each = seconds_since(begin) / static_cast<double>(done);
-            if (for_each * static_cast<double>(region.left()) > kWorthWaking * wake_took_) wake_them();
+            const double for_each = static_cast<double>(now() - begin) / static_cast<double>(done);
+            const auto worth = kWorthWaking * waking_takes_.load(std::memory_order_relaxed);
+            if (for_each * static_cast<double>(region.left()) > static_cast<double>(worth)) wake_them();
         });
         close(places);
-        end_ = Clock::now();
+        end_ = now();
     }
 
    private:
-    using Clock = std::chrono::steady_clock;
-    using Time = Clock::time_point;
-
     // Calls that follow each other so soon are a series, for which sleepers are woken at once, from so many on. Alone a
-    // call wakes them when it has found out that it takes long: what is left of it several times what waking took.
-    // Measured in virtual machines, 400 us after the call before, two threads over one: sums of 32x1024, which take 8
-    // us by one, 139 us on a Zen 3; 16 threads of a Xeon 17 for 3.
-    static constexpr std::chrono::microseconds kInSeries{50};
+    // call wakes them when it has found out that it takes long: what is left of it so many times what it took sleepers
+    // to come, which differs by ten times from one system to the next. Measured in virtual machines, calls 400 us after
+    // the one before, us by one thread and by all when they were woken at once, sums of 32x1024 float32 8 and 139 with
+    // two threads of a Zen 3, of 64x1024 5 and 26 with sixteen of a Xeon; of what they take now 9 and 5.
+    static constexpr std::int64_t kInSeries = 50'000;  // ns
     static constexpr int kSeries = 3;
-    static constexpr double kWorthWaking = 4;
-
-    static double seconds_since(Time begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+    static constexpr std::int64_t kWorthWaking = 2;
+    static constexpr std::int64_t kLongestWaking = 200'000;  // one that was slow must not stand for all
 
     // The region's places, under a number of its own: helpers take them from one word, so that none that comes late
     // looks at a region that has ended.
@@ -209,7 +208,7 @@ class Pool {
     }
 
     void wake(int sleepers) {
-        const Time begin = Clock::now();
+        woken_at_.store(now(), std::memory_order_relaxed);
         {
             std::lock_guard lock(mutex_);  // a helper that is about to sleep does, and is woken, or has seen the region
         }
@@ -218,7 +217,16 @@ class Pool {
         } else {
             wake_.notify_all();
         }
-        wake_took_ = seconds_since(begin);
+    }
+    // The first to come says how long that took.
+    void note_waking() {
+        const std::int64_t begin = woken_at_.exchange(0, std::memory_order_relaxed);
+        if (begin == 0) return;
+        const std::int64_t took = std::min(now() - begin, kLongestWaking), before = waking_takes_.load();
+        waking_takes_.store(before + (took - before) / 4, std::memory_order_relaxed);
+    }
+    static std::int64_t now() {
+        return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
     }
 
     // A system that refuses more threads leaves us with those there are.
@@ -244,6 +252,7 @@ class Pool {
                 sleepers_.fetch_add(1);
                 wake_.wait(lock, news);
                 sleepers_.fetch_sub(1);
+                note_waking();
             }
             const std::uint64_t state = state_.load(std::memory_order_acquire);
             seen = number_of(state);
@@ -256,12 +265,12 @@ class Pool {
     std::mutex busy_;  // held by the caller whose region runs, who alone changes what follows up to `mutex_`
     int helpers_ = 0;
     int series_ = 0;
-    Time end_{};
-    double wake_took_ = 20e-6;  // seconds, the last time
+    std::int64_t end_ = 0;
     Region* region_ = nullptr;
     std::mutex mutex_;  // of those who go to sleep
     std::condition_variable wake_;
     std::atomic<int> sleepers_{0};
+    std::atomic<std::int64_t> woken_at_{0}, waking_takes_{40'000};  // ns
     alignas(64) std::atomic<std::uint64_t> state_{0};
     std::atomic<int> left_{0};  // helpers that have done their part
 };

@@ -134,9 +134,10 @@ PARALLEL_SHARE_OF_SLOW = 2
 # 0.8 and 1.0 to 1.1; of rows of 3 to 16, 32768 elements, 0.55 to 1.0 and 0.7 to 0.9.
 PARALLEL_TIMES_OF_PLAIN = 4
 SHORT_PLAIN_ROW = 16
-# Of those thresholds each thread gets a quarter at least: what it costs to have one more rises with their number.
-# Measured on an Intel Xeon of sixteen cores, torch's threads, us by 4, 8 and 16: softmax of 256x128 @@.
-LEAST_OF_A_THREAD = 4
+# Of those thresholds each thread gets an eighth at least: what it costs to have one more rises with their number.
+# Measured on sixteen cores of a Xeon, torch's threads, us by 1, 2, 4, 8 and 16: softmax of 256x128 17, 15, 12, 9.6 and
+# 10.3, of 512x128 34, 23, 16, 13 and 12, sums of 256x1024 12, 13, 10.5, 9.7 and 10.3.
+LEAST_OF_A_THREAD = 8
 # `split` when there are fewer rows than this per thread.
 ROWS_PER_THREAD = 4
 # Unless they wait in L3, and this much of the time all threads have one: 3 of 50257 float32 by two threads of a Zen 5,

@@ -18,7 +18,7 @@ void parallel_for(std::int64_t tasks, std::int64_t grain, int threads, void (*ru
 __attribute__((always_inline)) inline std::int64_t grain_of(std::int64_t tasks, std::int64_t task_bytes,
                                                             std::int64_t run_bytes, int threads) {
     const std::int64_t by_size = run_bytes / (task_bytes > 0 ? task_bytes : 1) + 1;
-    const std::int64_t by_share = tasks / (threads * 4) + 1;
+    const std::int64_t by_share = (tasks - 1) / (threads * 4) + 1;
     return by_size < by_share ? by_size : by_share;
 }
 
