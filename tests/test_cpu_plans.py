@@ -153,11 +153,33 @@ def test_tiles_whose_chunks_are_not_shared_out_are_enough_for_all_cores():
     assert (many.tile, many.resident) == (64, True)
     assert plan_of(MANY_CORES, "log_softmax", (500, 256), dim=0).tile == 64  # four, if they cannot be more
     assert plan_of(LONG_VECTORS, "logsumexp", (200, 256), dim=0).tile == 128  # too short for chunks
-    assert plan_of(LONG_VECTORS, "amax", (1000, 100), dim=0).tile == 64
-    assert plan_of(LONG_VECTORS, "amax", (100, 100), dim=0).tile == 100  # and for threads
+    assert plan_of(LONG_VECTORS, "amax", (1024, 128), dim=0).tile == 64
+    assert plan_of(LONG_VECTORS, "amax", (1023, 128), dim=0).tile == 128  # and for threads
     assert plan_of(MANY_CORES, "softmax", (64, 500, 196)).nontemporal  # a tile of all columns for each core
     cut = plan_of(MANY_CORES, "softmax", (60, 500, 196))
     assert (cut.tile, cut.nontemporal) == (112, False)
+
+
+@pytest.mark.parametrize(("op", "shape", "by_long_vectors", "by_short_ones"), [
+    ("softmax", (16, 1000), 1, 1),
+    ("softmax", (17, 1000), 1, 8),
+    ("softmax", (33, 1000), 8, 16),
+    ("log_softmax", (66, 1000), 16, 16),
+    ("softmax_backward", (32, 1000), 1, 1),
+    ("softmax_backward", (33, 1000), 8, 8),
+    ("log_softmax_backward", (17, 1000), 1, 8),
+    ("sum", (131, 1000), 1, 1),
+    ("sum", (132, 1000), 8, 8),
+    ("amax", (1000, 400), 16, 16),
+    ("amin", (8192, 16), 16, 16),  # rows so short take longer
+    ("amin", (7710, 17), 1, 1),
+    ("mean", (1000, 16, 8), 1, 1),  # the same across memory do not
+])  # fmt: skip
+def test_threads_have_enough_to_do_each(op, shape, by_long_vectors, by_short_ones):
+    for vector_bytes, threads in ((64, by_long_vectors), (32, by_short_ones), (16, by_short_ones)):
+        for cores in (16, 2):
+            machine = dataclasses.replace(MANY_CORES, vector_bytes=vector_bytes, cores=cores)
+            assert plan_of(machine, op, shape).threads == min(threads, cores)
 
 
 def test_tiles_that_are_read_twice_are_shared_out_by_chunks():

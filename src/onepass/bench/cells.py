@@ -109,6 +109,9 @@ _ODD_COLUMNS: dict[tuple[tuple[int, ...], int], str] = {
     ((2, 21, 257, 257), 1): "segmentation of an odd image",
     ((3, 700_000), 0): "the channels of an image as planes",
     ((1000, 1001), 0): "columns of samples, an odd number",
+    ((2000, 100, 20), 1): "columns that more than fill a vector: packed, where each is long",
+    ((5000, 8, 30), 1): "the same, short",
+    ((32_000, 1), -1): "an axis of one: nothing to compute",
 }
 _ODD_GRADIENTS = ((2048, 12, 100), (2048, 40, 100), (500, 100, 49))
 
