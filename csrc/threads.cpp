@@ -169,7 +169,7 @@ class Pool {
     // call wakes them when it has found out that it takes long: what is left of it so many times what it took sleepers
     // to come, which differs by ten times from one system to the next. Measured in virtual machines, calls 400 us after
     // the one before, us by one thread and by all when they were woken at once, sums of 32x1024 float32 8 and 139 with
-    // two threads of a Zen 3, of 64x1024 5 and 26 with sixteen of a Xeon; of what they take now 9 and 5.
+    // two threads of a Zen 3, of 64x1024 5 and 26 with sixteen of a Xeon; they take 5 and 4 now.
     static constexpr std::int64_t kInSeries = 50'000;  // ns
     static constexpr int kSeries = 3;
     static constexpr std::int64_t kWorthWaking = 2;

@@ -215,6 +215,43 @@ print(time.process_time() - before)
     assert float(run_python(code)) < 0.1
 
 
+def test_a_short_call_by_itself_wakes_nobody():
+    """Waking takes longer than the call. One that is long wakes the helper, and so does a series."""
+    code = """
+import os, pathlib, time
+import numpy as np, onepass
+onepass.set_num_threads(2)
+before = set(os.listdir("/proc/self/task"))
+long, short = np.zeros((4000, 4000), np.float32), np.zeros((150, 1000), np.float32)
+onepass.softmax(long)
+(helper,) = set(os.listdir("/proc/self/task")) - before
+
+def slept():
+    text = pathlib.Path(f"/proc/self/task/{helper}/status").read_text()
+    return int(text.split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+
+def woken(x, calls):
+    sleeps = slept()
+    for _ in range(calls):
+        onepass.sum(x)
+        time.sleep(0.003)
+    return slept() - sleeps
+
+time.sleep(0.01)
+alone = woken(short, 30)
+times = woken(long, 30)
+sleeps = slept()
+for _ in range(2000):
+    onepass.sum(short)
+time.sleep(0.01)
+print(alone, times, slept() - sleeps)
+"""
+    alone, of_long_ones, of_a_series = map(int, run_python(code).split())
+    assert alone <= 10
+    assert of_long_ones >= 20
+    assert of_a_series >= 1
+
+
 @pytest.mark.parametrize(
     "again", ["pass", "onepass.set_num_threads(3); onepass.set_num_threads(2)"], ids=["hot", "cold"]
 )
