@@ -53,6 +53,7 @@ class Region {
            int shares)
         : run_(run),
           context_(context),
+          tasks_(tasks),
           grain_(grain),
           count_(shares),
           shares_(new Share[static_cast<unsigned>(shares)]) {
@@ -72,7 +73,14 @@ class Region {
         for (int i = 0; i < count_; ++i) drain(shares_[(first + i) % count_], between);
     }
     void work() noexcept {
-        work([](std::int64_t) {});
+        work([] {});
+    }
+
+    std::int64_t tasks() const { return tasks_; }
+    // The same for regions that are alike, of one operation and one shape for instance; rarely for others.
+    std::size_t key() const {
+        const auto run = reinterpret_cast<std::uintptr_t>(run_) / 16;
+        return run + 31 * static_cast<std::size_t>(tasks_) + 7 * static_cast<std::size_t>(grain_);
     }
 
     // Tasks that nobody has taken.
@@ -109,12 +117,13 @@ class Region {
                 if (!failure_) failure_ = std::current_exception();
                 failed_.store(true, std::memory_order_relaxed);
             }
-            between(end - begin);
+            between();
         }
     }
 
     void (*run_)(void*, std::int64_t, std::int64_t);
     void* context_;
+    std::int64_t tasks_;
     std::int64_t grain_;
     int count_;
     std::unique_ptr<Share[]> shares_;
@@ -146,19 +155,21 @@ class Pool {
         if (!busy.owns_lock()) return region.work();
         grow(threads - 1);
         const std::int64_t begin = now();
-        series_ = begin - end_ < kInSeries ? series_ + 1 : 0;
+        series_ = begin - end_ < kInSeries ? std::min(series_ + 1, kSeries) : 0;
         const int places = std::min(threads - 1, helpers_);
         open(region, places);
         int wanted = places - (helpers_ - sleepers_.load());  // of those that sleep
-        const auto wake_them = [&] { wake(std::exchange(wanted, 0)); };
-        if (wanted > 0 && series_ >= kSeries) wake_them();
-        std::int64_t done = 0;
-        region.work([&](std::int64_t tasks) {
+        std::int64_t& usual = usual_[region.key() % kKnown];
+        if (wanted > 0 && (series_ == kSeries || is_worth_waking(usual))) {
+            wake(std::exchange(wanted, 0));
+            usual -= usual / 8;  // it is measured anew now and then, without what waking takes
+        }
+        region.work([&] {
             if (wanted <= 0) return;
-            done += tasks;
-            const double for_each = static_cast<double>(now() - begin) / static_cast<double>(done);
-            const auto worth = kWorthWaking * waking_takes_.load(std::memory_order_relaxed);
-            if (for_each * static_cast<double>(region.left()) > static_cast<double>(worth)) wake_them();
+            const std::int64_t left = region.left(), done = region.tasks() - left;
+            const std::int64_t for_each = (now() - begin) / done;
+            usual = for_each * region.tasks();
+            if (is_worth_waking(for_each * left)) wake(std::exchange(wanted, 0));
         });
         close(places);
         end_ = now();
@@ -166,14 +177,21 @@ class Pool {
 
    private:
     // Calls that follow each other so soon are a series, for which sleepers are woken at once, from so many on. Alone a
-    // call wakes them when it has found out that it takes long: what is left of it so many times what it took sleepers
-    // to come, which differs by ten times from one system to the next. Measured in virtual machines, calls 400 us after
-    // the one before, us by one thread and by all when they were woken at once, sums of 32x1024 float32 8 and 139 with
-    // two threads of a Zen 3, of 64x1024 5 and 26 with sixteen of a Xeon; they take 5 and 4 now.
+    // call wakes them when it knows that it takes long: what is left of it, by one thread, so many times what it took
+    // sleepers to come, which differs by ten times from one system to the next. It knows from the last call like it,
+    // else from its own first tasks, of which it may not have many: two of log_softmax of 4096x256, dim 0, which then
+    // took as long by two threads as by one. Measured in virtual machines, calls 400 us after the one before, us by one
+    // thread and by all when they were woken at once, sums of 32x1024 float32 8 and 139 with two threads of a Zen 3, of
+    // 64x1024 5 and 26 with sixteen of a Xeon; they take 5 and 4 now.
     static constexpr std::int64_t kInSeries = 50'000;  // ns
     static constexpr int kSeries = 3;
     static constexpr std::int64_t kWorthWaking = 2;
     static constexpr std::int64_t kLongestWaking = 200'000;  // one that was slow must not stand for all
+    static constexpr std::size_t kKnown = 256;
+
+    bool is_worth_waking(std::int64_t nanoseconds) const {
+        return nanoseconds > kWorthWaking * waking_takes_.load(std::memory_order_relaxed);
+    }
 
     // The region's places, under a number of its own: helpers take them from one word, so that none that comes late
     // looks at a region that has ended.
@@ -208,7 +226,9 @@ class Pool {
     }
 
     void wake(int sleepers) {
-        woken_at_.store(now(), std::memory_order_relaxed);
+        const std::int64_t begin = now(), before = woken_at_.load(std::memory_order_relaxed);
+        if (before > 0 && begin - before < kLongestWaking) return;  // they are on their way
+        woken_at_.store(begin, std::memory_order_relaxed);
         {
             std::lock_guard lock(mutex_);  // a helper that is about to sleep does, and is woken, or has seen the region
         }
@@ -250,9 +270,10 @@ class Pool {
             if (!news()) {
                 std::unique_lock lock(mutex_);
                 sleepers_.fetch_add(1);
+                const bool sleeps = !news();
                 wake_.wait(lock, news);
                 sleepers_.fetch_sub(1);
-                note_waking();
+                if (sleeps) note_waking();
             }
             const std::uint64_t state = state_.load(std::memory_order_acquire);
             seen = number_of(state);
@@ -266,6 +287,7 @@ class Pool {
     int helpers_ = 0;
     int series_ = 0;
     std::int64_t end_ = 0;
+    std::int64_t usual_[kKnown] = {};  // ns that a region with such a key takes by one thread
     Region* region_ = nullptr;
     std::mutex mutex_;  // of those who go to sleep
     std::condition_variable wake_;

@@ -101,6 +101,7 @@ class Script:
     ((0.01,), 0.0, 6),  # nothing to compare with: for the time given
     ((0.01,), 0.002, 6),  # never as before
     ((1.0,), 1.0, 1),  # longer than that
+    ((1e-6,), 0.0, 100),
 ])  # fmt: skip
 def test_windows_begin_when_calls_take_what_they_usually_do(seconds, usual, calls):
     timer = Script(*seconds)

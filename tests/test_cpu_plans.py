@@ -174,6 +174,9 @@ def test_tiles_whose_chunks_are_not_shared_out_are_enough_for_all_cores():
     ("amin", (8192, 16), 16, 16),  # rows so short take longer
     ("amin", (7710, 17), 1, 1),
     ("mean", (1000, 16, 8), 1, 1),  # the same across memory do not
+    ("softmax", (131_000, 1), 1, 1),
+    ("softmax", (132_000, 1), 8, 8),
+    ("sum", (131_000, 1), 1, 1),
 ])  # fmt: skip
 def test_threads_have_enough_to_do_each(op, shape, by_long_vectors, by_short_ones):
     for vector_bytes, threads in ((64, by_long_vectors), (32, by_short_ones), (16, by_short_ones)):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 QUIET_SHARE = 0.04  # of all processors, used by others: below it medians of a cell repeat within a few percent
+MOST_WARM_UP_CALLS = 100  # of calls so short that the clock itself makes them unlike each other
 ENOUGH_QUIET = 3  # windows; with fewer, the median is over all windows and the timing is marked noisy
 
 
@@ -106,10 +107,11 @@ def warm_up(timer: timeit.Timer, seconds: float, usual: float = 0.0) -> float:
     Threads that sleep are late for more than the first call: on sixteen cores torch's take 6 ms to each of about five,
     of its own operators too, and 0.2 from then on.
     """
-    fastest, as_usual = float("inf"), 0
-    while seconds > 0 and as_usual < 3:
+    fastest, as_usual, calls = float("inf"), 0, 0
+    while seconds > 0 and as_usual < 3 and calls < MOST_WARM_UP_CALLS:
         took = timer.timeit(1)
         seconds -= took
+        calls += 1
         fastest = min(took, fastest)
         as_usual = as_usual + 1 if took < 1.5 * usual else 0
     return fastest

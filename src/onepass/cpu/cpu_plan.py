@@ -8,10 +8,10 @@ from ..machine import Machine
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
 from .thresholds import (
     CACHED_SHARE_OF_L3,
-    LEAST_OF_A_THREAD,
     NARROW_VECTOR_BYTES,
     NONTEMPORAL_BYTES,
     PARALLEL_ELEMENTS,
+    PARALLEL_PARTS,
     PARALLEL_SHARE_OF_SLOW,
     PARALLEL_TIMES_OF_PLAIN,
     SHORT_PLAIN_ROW,
@@ -65,15 +65,15 @@ class Reasons:
 
 def _parallel_elements(problem: Problem, machine: Machine) -> int:
     """Elements from which on there is work for several threads."""
-    if problem.op in REDUCTIONS:
-        short = contiguous_reduce(problem) and problem.length <= SHORT_PLAIN_ROW
+    if problem.op in REDUCTIONS or problem.length == 1:
+        short = contiguous_reduce(problem) and 1 < problem.length <= SHORT_PLAIN_ROW
         return PARALLEL_ELEMENTS * (1 if short else PARALLEL_TIMES_OF_PLAIN)
     slow = problem.op != "softmax_backward" and machine.vector_bytes <= NARROW_VECTOR_BYTES
     return PARALLEL_ELEMENTS // (PARALLEL_SHARE_OF_SLOW if slow else 1)
 
 
 def is_small(problem: Problem, machine: Machine) -> bool:
-    """Too little work to wake a second thread for."""
+    """Too little work for a second thread."""
     return problem.rows * problem.length < _parallel_elements(problem, machine)
 
 
@@ -82,7 +82,7 @@ def busy_threads(problem: Problem, machine: Machine, threads: int) -> int:
     if is_small(problem, machine):
         return 1
     least = max(_parallel_elements(problem, machine), 1)
-    return min(threads, max(LEAST_OF_A_THREAD * problem.rows * problem.length // least, 1))
+    return min(threads, max(PARALLEL_PARTS * problem.rows * problem.length // least, 1))
 
 
 def contiguous_reduce(problem: Problem) -> bool:

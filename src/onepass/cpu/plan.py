@@ -24,6 +24,8 @@ def make_plan(problem: Problem, machine: Machine, threads: int, algorithm: str |
     if algorithm in ("strided", "packed"):
         if inner is None:
             raise refuse(problem, algorithm, "no kept axis is faster in memory than the reduced one")
+        if algorithm == "packed" and problem.length == 1:
+            raise refuse(problem, algorithm, "rows have one element")
         if algorithm == "packed" and not can_pack(problem, machine, problem.outer[inner]):
             elements = f"2..{most_packed_inner(problem)} contiguous elements"
             vectors = f"whole steps of it fill at most {MOST_TILE_VECTORS} vectors"

@@ -10,6 +10,7 @@ from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Proble
 from .cpu_plan import (
     CpuPlan,
     Reasons,
+    busy_threads,
     is_small,
     may_be_in_l3,
     nontemporal,
@@ -146,8 +147,8 @@ def _tile_for_all_cores(problem: Problem, machine: Machine, inner: int, outer: i
     if is_small(problem, machine):
         return tile
     narrow = NARROW_BYTES // ITEMSIZE[problem.compute_dtype]
-    least = machine.cores
-    if problem.op in REDUCTIONS and -(-inner // narrow) * outer >= ROWS_PER_THREAD * machine.cores:
+    least = busy_threads(problem, machine, machine.cores)
+    if problem.op in REDUCTIONS and -(-inner // narrow) * outer >= ROWS_PER_THREAD * least:
         least *= ROWS_PER_THREAD
     elif not _waits_in_cache(problem, machine, tile) and problem.length > 2 * _tile_chunk(problem, machine, tile):
         return tile

@@ -121,7 +121,8 @@ NONTEMPORAL_BYTES = 16 << 20
 # 1.4; 40000 x 64, 29 MiB, 0.8.
 NONTEMPORAL_TIMES_OF_SOFTMAX_GRADIENT = 1.5
 CACHE_LINE = 64
-# Fewer elements than this and waking a second thread costs more than it saves. Measured on a Zen 5, us by one thread
+# Fewer elements than this and a second thread costs more than it saves. Measured on a Zen 5, when sleepers were woken
+# whatever there was to do (csrc/threads.cpp; torch's threads, on which tensors are served, still are), us by one thread
 # and by two, softmax of 24x1000 float32 called in a loop 3.8 and 4.2, after 300 us of something else 3.9 and 12.3;
 # log_softmax of 15x3x544, dim 1, 10.6 and 6.8, but 10.6 and 18.5; amid torch's operators, on its threads, 13.8 and 9.9.
 PARALLEL_ELEMENTS = 1 << 15
@@ -131,13 +132,14 @@ PARALLEL_ELEMENTS = 1 << 15
 PARALLEL_SHARE_OF_SLOW = 2
 # And four times as many that are only added up or compared, in rows of more than so many, or across them: on a Zen 3
 # 32x1024 1.2 to 1.6 and 0.8 to 1.5, 8x64x64 1.3 to 2.5 and 1.7 to 2.2, 64x1024 1.0 to 1.3 and 0.5 to 0.8, 128x1024
-# 0.8 and 1.0 to 1.1; of rows of 3 to 16, 32768 elements, 0.55 to 1.0 and 0.7 to 0.9.
+# 0.8 and 1.0 to 1.1; of rows of 3 to 16, 32768 elements, 0.55 to 1.0 and 0.7 to 0.9. Nor is there anything to compute
+# of rows of one: softmax of 32000x1 5.1 us by two threads and 6.2 by one, by itself 39 and 26.
 PARALLEL_TIMES_OF_PLAIN = 4
 SHORT_PLAIN_ROW = 16
-# Of those thresholds each thread gets an eighth at least: what it costs to have one more rises with their number.
+# Each thread gets as many elements as a so-manieth part of those: what it costs to have one more rises with their number.
 # Measured on sixteen cores of a Xeon, torch's threads, us by 1, 2, 4, 8 and 16: softmax of 256x128 17, 15, 12, 9.6 and
 # 10.3, of 512x128 34, 23, 16, 13 and 12, sums of 256x1024 12, 13, 10.5, 9.7 and 10.3.
-LEAST_OF_A_THREAD = 8
+PARALLEL_PARTS = 8
 # `split` when there are fewer rows than this per thread.
 ROWS_PER_THREAD = 4
 # Unless they wait in L3, and this much of the time all threads have one: 3 of 50257 float32 by two threads of a Zen 5,
