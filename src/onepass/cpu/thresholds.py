@@ -136,7 +136,7 @@ PARALLEL_SHARE_OF_SLOW = 2
 # of rows of one: softmax of 32000x1 5.1 us by two threads and 6.2 by one, by itself 39 and 26.
 PARALLEL_TIMES_OF_PLAIN = 4
 SHORT_PLAIN_ROW = 16
-# Each thread gets as many elements as a so-manieth part of those: what it costs to have one more rises with their number.
+# Each thread gets at least one of so many parts of those: what it costs to have one more rises with their number.
 # Measured on sixteen cores of a Xeon, torch's threads, us by 1, 2, 4, 8 and 16: softmax of 256x128 17, 15, 12, 9.6 and
 # 10.3, of 512x128 34, 23, 16, 13 and 12, sums of 256x1024 12, 13, 10.5, 9.7 and 10.3.
 PARALLEL_PARTS = 8
