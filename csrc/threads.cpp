@@ -65,8 +65,8 @@ class Region {
         }
     }
 
-    // The thread's own share, from its beginning; then what is left of the others'. between(n) is called after n of its
-    // tasks.
+    // The thread's own share, from its beginning; then what is left of the others'. between() is called after every run
+    // of tasks.
     template <class Between>
     void work(Between&& between) noexcept {
         const int first = pthread_equal(pthread_self(), caller_) ? 0 : 1 + number_of_this_helper() % (count_ - 1);
@@ -159,7 +159,7 @@ class Pool {
         const int places = std::min(threads - 1, helpers_);
         open(region, places);
         int wanted = places - (helpers_ - sleepers_.load());  // of those that sleep
-        std::int64_t& usual = usual_[region.key() % kKnown];
+        double& usual = usual_[region.key() % kKnown];
         if (wanted > 0 && (series_ == kSeries || is_worth_waking(usual))) {
             wake(std::exchange(wanted, 0));
             usual -= usual / 8;  // it is measured anew now and then, without what waking takes
@@ -167,9 +167,9 @@ class Pool {
         region.work([&] {
             if (wanted <= 0) return;
             const std::int64_t left = region.left(), done = region.tasks() - left;
-            const std::int64_t for_each = (now() - begin) / done;
-            usual = for_each * region.tasks();
-            if (is_worth_waking(for_each * left)) wake(std::exchange(wanted, 0));
+            const double for_each = static_cast<double>(now() - begin) / static_cast<double>(done);
+            usual = for_each * static_cast<double>(region.tasks());
+            if (is_worth_waking(for_each * static_cast<double>(left))) wake(std::exchange(wanted, 0));
         });
         close(places);
         end_ = now();
@@ -189,8 +189,8 @@ class Pool {
     static constexpr std::int64_t kLongestWaking = 200'000;  // one that was slow must not stand for all
     static constexpr std::size_t kKnown = 256;
 
-    bool is_worth_waking(std::int64_t nanoseconds) const {
-        return nanoseconds > kWorthWaking * waking_takes_.load(std::memory_order_relaxed);
+    bool is_worth_waking(double nanoseconds) const {
+        return nanoseconds > static_cast<double>(kWorthWaking * waking_takes_.load(std::memory_order_relaxed));
     }
 
     // The region's places, under a number of its own: helpers take them from one word, so that none that comes late
@@ -287,7 +287,7 @@ class Pool {
     int helpers_ = 0;
     int series_ = 0;
     std::int64_t end_ = 0;
-    std::int64_t usual_[kKnown] = {};  // ns that a region with such a key takes by one thread
+    double usual_[kKnown] = {};  // ns that a region with such a key takes by one thread
     Region* region_ = nullptr;
     std::mutex mutex_;  // of those who go to sleep
     std::condition_variable wake_;
