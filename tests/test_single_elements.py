@@ -39,7 +39,7 @@ def assert_equal(a, b):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", (*SOFTMAX_FAMILY, *REDUCTIONS))
 def test_any_layout(op, dtype, layout):
-    x = LAYOUTS[layout](strange_array((37, 1501, 1), dtype))
+    x = LAYOUTS[layout](strange_array((37, 301, 1), dtype))
     out = nan_filled(x.shape if op in ELEMENTWISE else x.shape[:2], dtype)
     assert onepass.explain(op, x).plan.algorithm == "strided"
     getattr(onepass, op)(x, out=out)
@@ -86,7 +86,7 @@ def test_into_another_type(dtype, result):
 @pytest.mark.parametrize("op", GRADIENTS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_any_layout(op, dtype, layout):
-    arrays = [random_array((37, 1501, 1), dtype, sigma=2, seed=seed) for seed in (1, 2)]
+    arrays = [random_array((37, 301, 1), dtype, sigma=2, seed=seed) for seed in (1, 2)]
     dy, y = map(LAYOUTS[layout], arrays)
     given = (dy[..., 0], y, onepass.logsumexp(y)) if op == "logsumexp_backward" else (dy, y)
     out = nan_filled(y.shape, dtype)

@@ -7,6 +7,7 @@ from test_cpu_plans import LONG_VECTORS, plan_of
 
 import onepass
 from onepass import _engine
+from onepass.cpu import cpu_plan
 
 OPS = ("sum", "mean", "amax", "amin")
 # Rows: eight at a time, sixteen (of float64 two) before they go to float64. Columns: eight vectors at a time (sixteen
@@ -71,7 +72,8 @@ SHARED = [
 
 @pytest.mark.usefixtures("looks_no_further")
 @pytest.mark.parametrize("op", ["sum", "amax"])
-def test_columns_are_shared_out(op, cached_share, threads):
+def test_columns_are_shared_out(op, cached_share, threads, monkeypatch):
+    monkeypatch.setattr(cpu_plan, "PARALLEL_ELEMENTS", 1)  # among all threads, little as there is
     for shape, count, form in SHARED:
         threads(count)
         (by_columns, by_rows), how = both_ways(op, array_of(shape, "float32"), cached_share, len(shape) - 2)
