@@ -167,9 +167,12 @@ class Pool {
         region.work([&] {
             if (wanted <= 0) return;
             const std::int64_t left = region.left(), done = region.tasks() - left;
-            const double for_each = static_cast<double>(now() - begin) / static_cast<double>(done);
+            const auto took = static_cast<double>(now() - begin);
+            const double for_each = took / static_cast<double>(done);
             usual = for_each * static_cast<double>(region.tasks());
-            if (is_worth_waking(for_each * static_cast<double>(left))) wake(std::exchange(wanted, 0));
+            // The first tasks of a call by itself are slow: the others are not taken for as slow too soon.
+            const bool knows = is_worth_waking(kKnowsAfter * took);
+            if (knows && is_worth_waking(for_each * static_cast<double>(left))) wake(std::exchange(wanted, 0));
         });
         close(places);
         end_ = now();
@@ -186,6 +189,7 @@ class Pool {
     static constexpr std::int64_t kInSeries = 50'000;  // ns
     static constexpr int kSeries = 3;
     static constexpr std::int64_t kWorthWaking = 2;
+    static constexpr double kKnowsAfter = 4;                 // half of what waking takes
     static constexpr std::int64_t kLongestWaking = 200'000;  // one that was slow must not stand for all
     static constexpr std::size_t kKnown = 256;
 

@@ -220,9 +220,12 @@ def test_a_short_call_by_itself_wakes_nobody():
     code = """
 import os, pathlib, time
 import numpy as np, onepass
+from onepass.cpu import cpu_plan
+cpu_plan.PARALLEL_ELEMENTS = 1  # a microsecond of work is for two threads, too
 onepass.set_num_threads(2)
 before = set(os.listdir("/proc/self/task"))
-long, short = np.zeros((4000, 4000), np.float32), np.zeros((132, 1000), np.float32)
+long, short = np.zeros((4000, 4000), np.float32), np.zeros((64, 100), np.float32)
+assert onepass.explain("sum", short).plan.threads == 2
 onepass.softmax(long)
 (helper,) = set(os.listdir("/proc/self/task")) - before
 
@@ -238,8 +241,8 @@ def woken(x, calls):
     return slept() - sleeps
 
 time.sleep(0.01)
-alone = woken(short, 30)
-times = woken(long, 30)
+alone = woken(short, 40)
+times = woken(long, 40)
 sleeps = slept()
 for _ in range(2000):
     onepass.sum(short)
