@@ -79,10 +79,8 @@ def is_small(problem: Problem, machine: Machine) -> bool:
 
 def busy_threads(problem: Problem, machine: Machine, threads: int) -> int:
     """As many of the threads as have something to do for longer than it takes to have them do it."""
-    if is_small(problem, machine):
-        return 1
-    least = max(_parallel_elements(problem, machine), 1)
-    return min(threads, max(PARALLEL_PARTS * problem.rows * problem.length // least, 1))
+    elements, least = problem.rows * problem.length, max(_parallel_elements(problem, machine), 1)
+    return min(threads, PARALLEL_PARTS * elements // least) if elements >= least else 1
 
 
 def contiguous_reduce(problem: Problem) -> bool:

@@ -22,8 +22,6 @@ from .thresholds import (
 
 def can_pack(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """Whole steps of the reduced axis lie next to each other, in the result too, and few vectors hold some of them."""
-    if problem.length == 1:
-        return False
     reduced = problem.reduce[0]
     if not (2 <= inner.size <= most_packed_inner(problem) and inner.x_stride == 1 and reduced.x_stride == inner.size):
         return False
