@@ -171,8 +171,8 @@ class Pool {
             const double for_each = took / static_cast<double>(done);
             usual = for_each * static_cast<double>(region.tasks());
             // The first tasks of a call by itself are slow: the others are not taken for as slow too soon.
-            const bool knows = is_worth_waking(kKnowsAfter * took);
-            if (knows && is_worth_waking(for_each * static_cast<double>(left))) wake(std::exchange(wanted, 0));
+            if (took < waking_takes() / 2) return;
+            if (is_worth_waking(for_each * static_cast<double>(left))) wake(std::exchange(wanted, 0));
         });
         close(places);
         end_ = now();
@@ -188,14 +188,12 @@ class Pool {
     // 64x1024 5 and 26 with sixteen of a Xeon; they take 5 and 4 now.
     static constexpr std::int64_t kInSeries = 50'000;  // ns
     static constexpr int kSeries = 3;
-    static constexpr std::int64_t kWorthWaking = 2;
-    static constexpr double kKnowsAfter = 4;                 // half of what waking takes
+    static constexpr double kWorthWaking = 2;
     static constexpr std::int64_t kLongestWaking = 200'000;  // one that was slow must not stand for all
     static constexpr std::size_t kKnown = 256;
 
-    bool is_worth_waking(double nanoseconds) const {
-        return nanoseconds > static_cast<double>(kWorthWaking * waking_takes_.load(std::memory_order_relaxed));
-    }
+    double waking_takes() const { return static_cast<double>(waking_takes_.load(std::memory_order_relaxed)); }
+    bool is_worth_waking(double nanoseconds) const { return nanoseconds > kWorthWaking * waking_takes(); }
 
     // The region's places, under a number of its own: helpers take them from one word, so that none that comes late
     // looks at a region that has ended.
