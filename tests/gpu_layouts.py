@@ -4,6 +4,11 @@ test_on_gpu.py runs there, and test_gpu_plans.py plans anywhere."""
 import numpy as np
 from helpers import REDUCTIONS
 
+from onepass.call import operands_like
+from onepass.cuda.device import by_name
+from onepass.cuda.plan import make_cuda_plan
+from onepass.problem import contiguous_strides, make_problem
+
 
 def expand(x, shape):
     """A broadcast array, of NumPy or torch."""
@@ -18,10 +23,12 @@ LAYOUTS = {
     "many short odd rows": ((30000, 33), -1, None, ("warp_smem", "warp_smem")),
     "many short rows of whole packs": ((30000, 32), -1, None, ("warp", "warp")),
     "block": ((40, 8192), -1, None, ("block", "block")),
-    "block, odd rows": ((40, 7001), -1, None, ("block", "block")),
+    "block, odd rows": ((140, 7001), -1, None, ("block", "block")),
+    "a cluster for each of few short odd rows": ((30, 7001), -1, None, ("cluster", "cluster")),
     "a cluster for each of few odd rows": ((9, 9001), -1, None, ("cluster", "cluster")),
     "few rows": ((5, 40000), -1, None, ("cluster", "cluster")),
-    "few long rows": ((3, 150001), -1, None, ("split", "split")),
+    "few longer rows": ((3, 150001), -1, None, ("cluster", "cluster")),
+    "few long rows": ((3, 600001), -1, None, ("split", "split")),
     "rows that one multiprocessor holds once": ((80, 40000), -1, None, ("cluster", "block")),
     "a cluster of four for each row": ((600, 17000), -1, None, ("cluster", "block")),
     "a cluster for each of many odd rows": ((600, 20001), -1, None, ("cluster", "block")),
@@ -40,7 +47,7 @@ LAYOUTS = {
     "rows off the boundaries": ((40, 1031), -1, lambda x: x[:, 5:], ("block", "block")),
     "a broadcast row": ((1, 700), -1, lambda x: expand(x, (30, 700)), ("block", "block")),
     "two dims apart": ((6, 7, 8, 9), (0, 2), None, ("strided", "strided")),
-    "everything": ((60, 70), None, None, ("block", "block")),
+    "everything": ((60, 70), None, None, ("cluster", "cluster")),
 }
 
 
@@ -98,3 +105,10 @@ GRADIENT_LAYOUTS = {
     "two dims apart": ((6, 7, 8, 9), (0, 2), None, None, "strided"),
     "everything": ((60, 70), None, None, None, "block"),
 }
+
+
+def along_dim_1(op, shape, dtype, addresses=(0,) * 4, device="h200", **options):
+    """The plan of contiguous arrays, with what else a gradient reads."""
+    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
+    problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
+    return make_cuda_plan(problem, by_name(device), addresses=addresses, **options)

@@ -403,15 +403,17 @@ def test_slices_are_claimed_where_it_was_measured_to_pay(problem):
 REDUCED_AS_MEASURED = {
     ((1, 16384), "bfloat16", "logsumexp"): ("cluster", 8, 256),
     ((1, 65536), "float32", "logsumexp"): ("cluster", 16, 256),
-    ((1, 128256), "float32", "logsumexp"): ("split", 32, 512),  # too much to do for so few threads
-    ((1, 128256), "float32", "sum"): ("cluster", 16, 256),
+    ((1, 128256), "float32", "logsumexp"): ("cluster", 16, 256),
+    ((1, 262144), "float32", "logsumexp"): ("split", 128, 512),  # too much to do for so few threads
+    ((1, 128256), "float32", "sum"): ("cluster", 16, 512),
     ((8, 128256), "bfloat16", "logsumexp"): ("cluster", 16, 256),
-    ((32, 128256), "bfloat16", "amax"): ("cluster", 8, 256),
+    ((32, 128256), "bfloat16", "amax"): ("cluster", 16, 128),
     ((64, 50257), "bfloat16", "logsumexp"): ("cluster", 8, 128),
     ((1, 1048576), "float32", "logsumexp"): ("split", 128, 512),
     ((1, 4194304), "float32", "sum"): ("split", 128, 512),
-    ((8, 128256), "float32", "logsumexp"): ("split", 32, 512),
-    ((8, 1048576), "bfloat16", "mean"): ("split", 32, 512),
+    ((8, 128256), "float32", "logsumexp"): ("cluster", 16, 256),
+    ((8, 1048576), "bfloat16", "mean"): ("cluster", 16, 512),
+    ((8, 2097152), "bfloat16", "mean"): ("split", 32, 512),
     ((1, 16777216), "float32", "logsumexp"): ("split", 128, 1024),
     ((32, 1048576), "float32", "logsumexp"): ("split", 4, 1024),
     ((3, 16777216), "float32", "sum"): ("split", 44, 1024),  # 32 would leave a quarter of the GPU idle

@@ -4,24 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
-from gpu_layouts import GRADIENT_LAYOUTS, LAYOUTS, is_expected
+from gpu_layouts import GRADIENT_LAYOUTS, LAYOUTS, along_dim_1, is_expected
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onepass.call import operands_like
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import Tuning, make_cuda_plan
 from onepass.cuda.rounding import halved_while_full
-from onepass.problem import contiguous_strides, make_problem, normalize_dims
-
-
-def along_dim_1(op, shape, dtype, addresses=(0,) * 4, device="h200", **options):
-    """The plan of contiguous arrays, with what else a gradient reads."""
-    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
-    problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
-    return make_cuda_plan(problem, by_name(device), addresses=addresses, **options)
+from onepass.problem import make_problem, normalize_dims
 
 
 def taken(view, shape, dtype):

@@ -4,7 +4,7 @@ import dataclasses
 from functools import partial
 
 import pytest
-from test_gpu_plans import along_dim_1
+from gpu_layouts import along_dim_1
 
 from onepass import report
 from onepass.cuda.device import by_name

@@ -343,11 +343,11 @@ def test_the_ladder():
         (8200, "cluster"),
         (16384, "block_smem"),
         (16392, "cluster"),
-        (262144, "cluster"),
-        (262152, "split"),
+        (442368, "cluster"),
+        (442376, "split"),
     ):
         assert explain("softmax_backward", (4096, length), "bfloat16", device="h200").plan.algorithm == algorithm
-    of_few = ((8192, "block"), (16384, "cluster"), (1 << 17, "cluster"), (1 << 18, "split"), (1 << 25, "stream"))
+    of_few = ((4096, "block"), (8192, "cluster"), (1 << 17, "cluster"), (1 << 18, "split"), (1 << 25, "stream"))
     for length, algorithm in of_few:
         assert explain("softmax_backward", (3, length), "float32", device="h200").plan.algorithm == algorithm
     for length, algorithm in ((16376, "block"), (16384, "cluster")):  # many rows of float32, just held by a block

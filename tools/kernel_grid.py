@@ -220,6 +220,51 @@ def few_row_problems() -> Iterator[tuple]:
                 yield "logsumexp", dtype, dtype, shape, 1, None, addresses
 
 
+def few_clustered_problems() -> Iterator[tuple]:
+    """Rows so few, or float32 gradients of such a length, that clusters have them in registers; longer gradients of
+    which they have one each in shared memory; and what is read once by every size of cluster."""
+    for addresses in (KNOWN, UNKNOWN):
+        for op in ("softmax", "log_softmax"):
+            for shape in ((30, 4100), (30, 5001), (3, 140001), (3, 163840)):
+                yield op, "float32", "float32", shape, 1, None, addresses
+            for dtype in ("bfloat16", "float16"):
+                for shape in ((30, 7001), (3, 180001), (3, 262144)):
+                    yield op, dtype, dtype, shape, 1, None, addresses
+        for op in ("softmax_backward", "log_softmax_backward"):
+            for rows, length in (
+                (16, 7168),
+                (30, 9001),
+                (30, 16380),
+                (30, 20001),
+                (30, 32768),
+                (8, 100001),
+                (8, 131072),
+            ):
+                yield op, "float32", "float32", (rows, length), 1, None, addresses
+            for rows, length in ((400, 9001), (400, 12288), (400, 16383), (30, 140001), (30, 221183)):
+                yield op, "float32", "float32", (rows, length), 1, None, addresses
+            for rows, length in ((16, 7168), (30, 9001), (30, 20001), (8, 50257), (2000, 9001), (2000, 16383)):
+                yield op, "bfloat16", "bfloat16", (rows, length), 1, None, addresses
+            for length in (200000, 289112, 423197):
+                yield op, "bfloat16", "bfloat16", (140, length), 1, None, addresses
+            for rows, length in ((30, 12001), (8, 65001), (400, 12001), (140, 289112)):
+                yield op, "bfloat16", "float32", (rows, length), 1, None, addresses
+        for op in ("logsumexp", "sum", "amax"):
+            for shape in (
+                (30, 6000),
+                (60, 6001),
+                (60, 12289),
+                (30, 12000),
+                (1, 150001),
+                (8, 50257),
+                (16, 100001),
+                (33, 40000),
+            ):
+                yield op, "float32", "float32", shape, 1, None, addresses
+            for shape in ((30, 12001), (60, 24577), (1, 524288), (8, 100001), (16, 150000), (33, 80001)):
+                yield op, "bfloat16", "bfloat16", shape, 1, None, addresses
+
+
 def conversion_problems() -> Iterator[tuple]:
     """Results of another type."""
     for dtype, result in (
@@ -352,6 +397,7 @@ PARTS = (
     column_problems,
     few_reduced_problems,
     few_row_problems,
+    few_clustered_problems,
     conversion_problems,
     shared_row_problems,
     gradient_problems,

@@ -18,26 +18,31 @@ from .team_thresholds import (
     FEW_BLOCKS_PER_MULTIPROCESSOR,
     FEW_CLUSTERED_PER_MULTIPROCESSOR,
     FEW_ROWS_EACH_HALVES,
-    FEWEST_CLUSTER_REDUCED_PACKS,
     FEWEST_HANDED_BYTES,
     HANDED_SLICE_BYTES,
     HANDED_THREADS,
     LARGE_BLOCKS_SLICE,
     LARGE_CLUSTER,
-    LARGE_CLUSTER_REDUCED_PACKS,
     LARGE_CLUSTER_SLICE,
+    LARGE_REDUCED_CLUSTERS,
     LOG_SLICE_HALVES,
     LONG_CLUSTER_PACKS,
     LONG_CLUSTER_THREADS,
+    LONG_REDUCED_PACKS,
     LONGEST_BLOCK_LENGTH,
+    LONGEST_LONE_ROW,
     LONGEST_ROW_EACH,
     MOST_BYTES_OF_FEWEST_HANDED_ROWS,
+    MOST_CLUSTER_LOGSUMEXP_BYTES,
     MOST_CLUSTER_REDUCED_BYTES,
     MOST_HANDED_BYTES,
     MOST_ROWS_PER_MULTIPROCESSOR,
+    MOST_UNEVEN_PACKS,
     MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS,
     MULTIPROCESSORS_PER_FEWEST_ROWS_EACH,
     MULTIPROCESSORS_PER_HANDED_ROW,
+    MULTIPROCESSORS_PER_SHORT_ROW_EACH,
+    MULTIPROCESSORS_PER_SPREAD_ROW,
     OFF_BOUNDARIES_LONG_SLICE_BYTES,
     OFF_BOUNDARIES_SLICE_BYTES,
     PORTABLE_CLUSTER,
@@ -49,6 +54,7 @@ from .team_thresholds import (
     SMALL_BLOCKS_SLICE,
     SMALL_CLUSTER,
     SPREAD_PACKS,
+    UNEVEN_REDUCED_PACKS,
 )
 from .thresholds import LONE_THREADS, MOST_BLOCK_REGISTERS
 
@@ -87,38 +93,47 @@ def _measured(choice: Choice, pack: int, alignment: str) -> Tuning | None:
 
 def _reduced(choice: Choice, pack: int) -> Tuning | None:
     """The clusters for few rows that are read once: blocks that meet in memory wait longer for each other."""
-    rows, packs, multiprocessors = choice.problem.rows, choice.problem.length // pack, choice.device.multiprocessors
-    wide_logsumexp = choice.problem.op == "logsumexp" and choice.x_size == 4
-    most_bytes = MOST_CLUSTER_REDUCED_BYTES // (2 if wide_logsumexp else 1)
-    if not few_rows(choice) or choice.problem.length * choice.x_size > most_bytes:
+    problem, packs = choice.problem, choice.problem.length // pack
+    plain = problem.op in REDUCTIONS
+    each = choice.device.multiprocessors // max(1, problem.rows)  # multiprocessors for a row
+    crowded = each < MULTIPROCESSORS_PER_SPREAD_ROW
+    low, even, more, high = UNEVEN_REDUCED_PACKS
+    uneven = plain and pack > 1 and (low < packs < even or more <= packs < high)
+    if uneven and crowded and each > 0:
+        return Tuning(blocks=2 if packs <= 2 * CLUSTER_THREADS * MOST_UNEVEN_PACKS else 4, threads=CLUSTER_THREADS)
+    most_bytes = MOST_CLUSTER_REDUCED_BYTES if plain else MOST_CLUSTER_LOGSUMEXP_BYTES[choice.x_size] >> crowded
+    if not few_rows(choice) or problem.length * choice.x_size > most_bytes:
         return None
-    many = rows * PORTABLE_CLUSTER > 2 * multiprocessors  # small blocks, so that a multiprocessor has as many threads
-    if packs < FEWEST_CLUSTER_REDUCED_PACKS * (2 if many else 1):
+    if uneven and packs < even:
+        return Tuning(blocks=PORTABLE_CLUSTER, threads=ROW_EACH_THREADS)
+    # What a block has in one go is the block's, but exponentials take it long.
+    if packs < (high if crowded else even) or (plain and packs == even):
         return None
-    large = packs >= LARGE_CLUSTER_REDUCED_PACKS and rows * LARGE_CLUSTER <= multiprocessors
-    blocks = LARGE_CLUSTER if large and choice.device.most_clustered >= LARGE_CLUSTER else PORTABLE_CLUSTER
-    return Tuning(blocks=blocks, threads=ROW_EACH_THREADS if many else CLUSTER_THREADS)
+    for large in LARGE_REDUCED_CLUSTERS if choice.device.most_clustered >= LARGE_CLUSTER else ():
+        if each >= large.multiprocessors and packs >= (large.packs if plain else large.logsumexp_packs):
+            return Tuning(blocks=LARGE_CLUSTER, threads=large.threads)
+    most_blocks = choice.device.multiprocessors * (3 if plain and packs >= LONG_REDUCED_PACKS else 2)
+    threads = CLUSTER_THREADS if problem.rows * PORTABLE_CLUSTER < most_blocks else ROW_EACH_THREADS
+    return Tuning(blocks=PORTABLE_CLUSTER, threads=threads)
 
 
 def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
     """Clusters of small blocks that have one row each: the hardware begins the next as another is over."""
     multiprocessors, wide = choice.device.multiprocessors, choice.kept_size == 4
     rows, length = choice.problem.rows, choice.problem.length
-    fewest = rows * MULTIPROCESSORS_PER_FEWEST_ROWS_EACH <= multiprocessors
     if length <= BLOCK_LENGTH:
-        if not wide or length <= LONGEST_BLOCK_LENGTH:
-            return None
-        if rows >= MOST_ROWS_PER_MULTIPROCESSOR * multiprocessors:
+        if rows * MULTIPROCESSORS_PER_SHORT_ROW_EACH <= multiprocessors and length > LONGEST_LONE_ROW[choice.kept_size]:
+            return Tuning(blocks=PORTABLE_CLUSTER, threads=ROW_EACH_THREADS, staged=False, handed=False)
+        if wide and length > LONGEST_BLOCK_LENGTH and rows >= MOST_ROWS_PER_MULTIPROCESSOR * multiprocessors:
             return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=False, handed=False)
-        if not fewest:
-            return None
+        return None
 
     def held(blocks: int) -> int:  # elements of a thread
         return ceil_div(ceil_div(length // pack, blocks), ROW_EACH_THREADS) * pack
 
     sizes = [n for n in _SIZES if n <= choice.device.most_clustered and held(n) <= ROW_EACH_HELD[choice.kept_size]]
     if not sizes:
-        return _long_row_each(choice, fewest, alignment)
+        return _long_row_each(choice, alignment)
     # What few blocks have to do is spread over more of them, as long as there is enough for each.
     blocks = sizes[0]
     for n in sizes[1:]:
@@ -170,13 +185,17 @@ def _off_boundaries(choice: Choice) -> Tuning | None:
     return None
 
 
-def _long_row_each(choice: Choice, fewest: bool, alignment: str) -> Tuning | None:
+def _long_row_each(choice: Choice, alignment: str) -> Tuning | None:
     """The same of rows that the registers of such blocks do not hold."""
     length, longest = choice.problem.length, LONGEST_ROW_EACH[choice.kept_size]
     if choice.device.most_clustered < LARGE_CLUSTER:
         return None
+    held = LARGE_CLUSTER * CLUSTER_THREADS * ROW_EACH_HELD[choice.kept_size]
+    if choice.problem.rows * LARGE_CLUSTER <= choice.device.multiprocessors and length <= held:
+        return Tuning(blocks=LARGE_CLUSTER, threads=CLUSTER_THREADS, staged=False, handed=False)
     waiting = _in_shared_memory(LARGE_CLUSTER)
     if choice.kept_size == 2:
+        fewest = choice.problem.rows * MULTIPROCESSORS_PER_FEWEST_ROWS_EACH <= choice.device.multiprocessors
         return None if fewest or alignment != "whole" or length > longest else waiting
     small = length <= LARGE_CLUSTER * SMALL_BLOCKS_SLICE
     large = longest < length <= LARGE_CLUSTER * LARGE_BLOCKS_SLICE

@@ -11,7 +11,6 @@ from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
 from .plan_warp_smem import full_lanes, plan_short_rows
 from .rounding import ceil_power
-from .team_thresholds import CLUSTERED_GRADIENT_LENGTH
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
@@ -21,6 +20,7 @@ from .thresholds import (
     LONE_THREADS,
     LOOP_THREADS,
     NARROW_LENGTH,
+    SHORT_HALVES_LENGTH,
     SHORT_HALVES_THREADS,
     WARP_REGISTERS,
     WARP_THREADS,
@@ -313,7 +313,7 @@ def _plan_loop(choice: Choice, algorithm: str, access: dict[str, int | str | boo
     # 1024 threads have 64 registers each: too few for the addresses of elements.
     by_packs = access["wide_dy"] and access["wide_saved"]
     lone = by_packs and (alone or choice.problem.rows <= device.multiprocessors)
-    short_halves = choice.kept_size == 4 and choice.problem.length < CLUSTERED_GRADIENT_LENGTH
+    short_halves = choice.kept_size == 4 and choice.problem.length < SHORT_HALVES_LENGTH
     several = SHORT_HALVES_THREADS if algorithm == "block_smem" and short_halves else LOOP_THREADS
     threads = choice.tuning.threads or (LONE_THREADS if lone else several)
     return build(

@@ -21,17 +21,24 @@ from .team_thresholds import (
     CLUSTER_RESIDENT,
     CLUSTER_THREADS,
     CLUSTERED_GRADIENT_LENGTH,
-    FEW_GRADIENTS_BLOCKS,
     FEW_GRADIENTS_ELEMENTS,
-    FEW_GRADIENTS_THREADS,
+    FEWEST_GRADIENTS_THREADS,
     GRADIENT_CLUSTER_BYTES,
     GRADIENT_CLUSTER_SLICE_BYTES,
+    LARGE_CLUSTER,
     LEAST_GRADIENT_SLICE_BYTES,
+    LONG_CLUSTER_THREADS,
+    LONG_GRADIENT_CLUSTER_BYTES,
+    LONG_GRADIENT_SLICE_BYTES,
+    MOST_SMALL_GRADIENT_SLICE_BYTES,
     MULTIPROCESSORS_PER_FEW_GRADIENTS,
+    MULTIPROCESSORS_PER_FEWEST_GRADIENTS,
+    MULTIPROCESSORS_PER_LONG_GRADIENT,
     PAIRED_GRADIENT_LENGTHS,
     PAIRED_ROWS_PER_MULTIPROCESSOR,
     PORTABLE_CLUSTER,
     ROW_EACH_THREADS,
+    SHORTEST_FEW_GRADIENTS,
 )
 
 # What leaves no kernel of tools/nvrtc_matrix.py with a spill.
@@ -46,13 +53,15 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
     # Measured of arrays that are read by packs, and computed in float32.
     if choice.registers_per_element > 1 or not (access["wide_dy"] and access["wide_saved"]):
         return False
-    if _row_bytes(choice) > choice.device.most_clustered * GRADIENT_CLUSTER_BYTES:
+    each = MULTIPROCESSORS_PER_LONG_GRADIENT[4 if choice.kept_size > 4 else 2]
+    many = problem.rows * each > choice.device.multiprocessors
+    most = LONG_GRADIENT_CLUSTER_BYTES if many else GRADIENT_CLUSTER_BYTES
+    if _row_bytes(choice) > choice.device.most_clustered * most:
         return False
     if _pair(choice, str(access["alignment"])):
         choice.why.append(f"{problem.rows} rows of {_row_bytes(choice)} bytes: two blocks share each")
         return True
-    just_fits = problem.length >= CLUSTERED_GRADIENT_LENGTH and (choice.kept_size > 4 or _few(choice))
-    if fits_a_block(choice) and not just_fits:
+    if fits_a_block(choice) and not _beats_a_block(choice):
         return False
     cut = _best_cut(choice, access, packs, cluster_sizes(choice))
     if cut is None or (cut.resident < CLUSTER_RESIDENT and not _few(choice)):
@@ -77,12 +86,13 @@ def plan_gradient_cluster(choice: Choice, access: dict[str, int | str | bool], a
 def _pair(choice: Choice, alignment: str) -> Tuning | None:
     """Two blocks for rows of 16-bit elements that fill the registers of one but in part, or are a little too long."""
     problem = choice.problem
-    if choice.tuning != Tuning() or choice.kept_size > 4 or alignment != "whole":
+    if choice.tuning != Tuning() or choice.kept_size > 4 or alignment == "apart" or _few(choice):
         return None
-    shortest, filling = PAIRED_GRADIENT_LENGTHS
-    if not shortest < problem.length < CLUSTERED_GRADIENT_LENGTH or problem.length == filling:
+    shortest, filling, longest = PAIRED_GRADIENT_LENGTHS
+    whole = alignment == "whole"
+    if not (shortest if whole else filling) < problem.length < longest or problem.length == filling:
         return None
-    if problem.length > filling:
+    if whole and problem.length > filling:
         return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=True)
     many = problem.rows >= PAIRED_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
     return Tuning(blocks=2, threads=ROW_EACH_THREADS, staged=True) if many else None
@@ -93,30 +103,52 @@ def _row_bytes(choice: Choice) -> int:
     return choice.problem.length * choice.kept_size
 
 
+def _beats_a_block(choice: Choice) -> bool:
+    """Whether clusters are faster for rows that the registers of a block hold, too."""
+    length, rows = choice.problem.length, choice.problem.rows
+    if rows * MULTIPROCESSORS_PER_FEWEST_GRADIENTS <= choice.device.multiprocessors:
+        return length >= SHORTEST_FEW_GRADIENTS
+    return length > CLUSTERED_GRADIENT_LENGTH and (choice.kept_size > 4 or _few(choice))
+
+
 def _few(choice: Choice) -> bool:
     return choice.problem.rows * MULTIPROCESSORS_PER_FEW_GRADIENTS <= choice.device.multiprocessors
 
 
 def _best_cut(choice: Choice, access: dict[str, int | str | bool], packs: int, sizes: list[int]) -> TeamCut | None:
     pack, alignment = int(access["pack"]), str(access["alignment"])
-    blocks, threads = _blocks(choice, sizes)
+    blocks, threads = _blocks(choice, sizes, alignment)
     threads = choice.tuning.threads or threads
     cuts = (_cut(choice, pack, alignment, packs, n, threads) for n in sizes if n >= blocks)
     return next((cut for cut in cuts if cut), None)
 
 
-def _blocks(choice: Choice, sizes: list[int]) -> tuple[int, int]:
+def _blocks(choice: Choice, sizes: list[int], alignment: str) -> tuple[int, int]:
     """Blocks of a cluster, and threads of each. More blocks may be needed to hold the row."""
-    of_few = FEW_GRADIENTS_BLOCKS * FEW_GRADIENTS_ELEMENTS
-    if _few(choice) and choice.problem.length <= of_few * FEW_GRADIENTS_THREADS:
-        threads = max(32, ceil_power(ceil_div(choice.problem.length, of_few)))
-        return min(FEW_GRADIENTS_BLOCKS, sizes[-1]), threads
+    if _few(choice) and (of_few := _blocks_of_few(choice, sizes[-1])):
+        return of_few
     blocks = next((n for n in sizes if _row_bytes(choice) <= n * GRADIENT_CLUSTER_SLICE_BYTES), sizes[-1])
+    slice_bytes = _row_bytes(choice) // blocks
+    if slice_bytes > LONG_GRADIENT_SLICE_BYTES and alignment == "whole":
+        return blocks, LONG_CLUSTER_THREADS
     if blocks < PORTABLE_CLUSTER or choice.kept_size > 4 or _few(choice):
         return blocks, CLUSTER_THREADS
-    if _row_bytes(choice) < blocks * LEAST_GRADIENT_SLICE_BYTES:
+    if slice_bytes < LEAST_GRADIENT_SLICE_BYTES:
         return blocks // 2, CLUSTER_THREADS
-    return blocks, ROW_EACH_THREADS
+    return blocks, CLUSTER_THREADS if slice_bytes > MOST_SMALL_GRADIENT_SLICE_BYTES else ROW_EACH_THREADS
+
+
+def _blocks_of_few(choice: Choice, most_blocks: int) -> tuple[int, int] | None:
+    """Those whose threads hold FEW_GRADIENTS_ELEMENTS each; None for rows that are too long."""
+    alone = choice.problem.rows * LARGE_CLUSTER <= choice.device.multiprocessors
+    sizes = {PORTABLE_CLUSTER: CLUSTER_THREADS}
+    if alone:
+        sizes[LARGE_CLUSTER] = FEWEST_GRADIENTS_THREADS[4 if choice.kept_size > 4 else 2]
+    for blocks, most_threads in sizes.items():
+        threads = max(ROW_EACH_THREADS, ceil_power(ceil_div(choice.problem.length, blocks * FEW_GRADIENTS_ELEMENTS)))
+        if blocks <= most_blocks and threads <= most_threads:
+            return blocks, threads
+    return None
 
 
 def _cut(choice: Choice, pack: int, alignment: str, packs: int, blocks: int, threads: int) -> TeamCut | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import Choice, CudaPlan, build, edge_packs, line_packs
 from .rounding import ceil_div
@@ -22,6 +24,7 @@ from .thresholds import ACCESS_BYTES, GRADIENT_BLOCK_REGISTERS, GRADIENT_BLOCK_R
 # Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill. __launch_bounds__ holds the compiler to it.
 _OTHER_REGISTERS = {1: 32, 2: 64}
+_EDGE_REGISTERS = 8
 
 
 def block_registers(choice: Choice) -> int:
@@ -104,6 +107,8 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamC
     """Slices wait in the registers of their blocks, or in their shared memory: one read."""
     staged = choice.tuning.staged
     registers = slice_registers(choice, pack)
+    if alignment != "whole" and choice.device.major < 9:  # there two packs of 8 spill beside an edge
+        registers = replace(registers, others=registers.others + _EDGE_REGISTERS)
     cut = None if staged else cut_held(choice, packs, registers)
     if staged is None:
         waves = cut is not None and choice.problem.rows * cut.blocks > cut.resident * choice.device.multiprocessors

@@ -6,6 +6,7 @@ from .kernel_plan import ONCE, Choice, CudaPlan, build
 from .lanes import lanes_of_row
 from .rounding import ceil_div, ceil_power
 from .thresholds import (
+    FEWEST_LONE_REDUCED_PACKS,
     FEWEST_REDUCE_THREADS,
     LONE_THREADS,
     LOOP_THREADS,
@@ -35,7 +36,9 @@ def plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         )
     else:
         # Each thread asks for PACKS_IN_FLIGHT at a time, or waits for one after the other.
-        busy = min(max(ceil_power(packs // PACKS_IN_FLIGHT + 1) // 2, FEWEST_REDUCE_THREADS), LOOP_THREADS)
+        alone = problem.rows <= choice.device.multiprocessors and packs >= FEWEST_LONE_REDUCED_PACKS
+        most = LONE_THREADS if alone else LOOP_THREADS
+        busy = min(max(ceil_power(packs // PACKS_IN_FLIGHT + 1) // 2, FEWEST_REDUCE_THREADS), most)
         if at_once and packs != PACKS_IN_FLIGHT * busy:
             busy = ceil_power(packs)
         threads = tuning.threads or busy

@@ -64,29 +64,52 @@ LONE_GRADIENT_BYTES = 160 << 10
 # 131 by either; bfloat16 8192x24000 277 for 300, 4096x32000 189 for 201, 4096x50257 312 for 354, 4096x131072 745 for
 # 831, 64x262144 33.6 for 42.4, but 64x524288 73 by neither.
 GRADIENT_CLUSTER_BYTES = 64 << 10
+# Up to so many where rows are more than one for so many multiprocessors, by bytes of the wider element, by blocks of
+# CLUSTER_THREADS, or LONG_CLUSTER_THREADS with more whole packs of both arrays each than that, against blocks that
+# meet: float32 66x180000 49.5 to 44.2, 264x220000 217 to 176, 16x140001 16.5 to 14.8, but 8x140001 10.4 for 9.8,
+# 264x262144 265 for 253; bfloat16 132x289112 75.7 to 67.0, 264x423196 222 to 198, 33x351144 30.1 to 28.1, but 16x423196
+# 22.1 for 20.0.
+LONG_GRADIENT_CLUSTER_BYTES = 108 << 10  # of which a multiprocessor has room for two blocks
+MULTIPROCESSORS_PER_LONG_GRADIENT = {2: 8, 4: 16}
+LONG_GRADIENT_SLICE_BYTES = 80 << 10
 # The blocks are as many as leave each so many bytes of both arrays. Of many rows of 16-bit elements 8 blocks and more
 # have ROW_EACH_THREADS, unless half of them leave each at most twice the second number: bfloat16 4096x50256 290 by 8 of
-# 128, by 4 of 256 312, 512x32768 30.3 for 31.1, 4096x131072 738 by either; 64x128256 20.5 with 256, 22.0 with 128.
-# Each cluster has one row: none of these is faster with rows handed out.
+# 128, by 4 of 256 312, 512x32768 30.3 for 31.1, 4096x131072 738 by either; 64x128256 20.5 with 256, 22.0 with 128. Of
+# more than the third number, too, 256: 132x200000 48.3 to 44.5, 264x262144 107.5 to 104.5. Each cluster has one row:
+# none of these is faster with rows handed out.
 GRADIENT_CLUSTER_SLICE_BYTES = 32 << 10
 LEAST_GRADIENT_SLICE_BYTES = 24 << 10
-# Where rows are at most one for so many multiprocessors, so many blocks have a row, and threads for so many elements,
-# up to so many threads: 8x32768 float32 6.66 by 8 blocks of 512, 6.75 by 16 of 128; bfloat16 5.47, in shared memory
-# 5.73.
+MOST_SMALL_GRADIENT_SLICE_BYTES = 40 << 10
+# Where rows are at most one for so many multiprocessors, so many elements wait in the registers of each thread of 8
+# blocks, of ROW_EACH_THREADS to CLUSTER_THREADS; H200, November 2026, us, against 8 elements a thread of up to 512:
+# float32 33x28001 9.5 to 7.9, 66x17001 11.7 to 8.3, 33x32768 8.5 to 8.2, bfloat16 33x20001 7.7 to 6.1, 33x32768 7.4 to
+# 7.0, 8x20000 4.8 by either.
 MULTIPROCESSORS_PER_FEW_GRADIENTS = 2
-FEW_GRADIENTS_BLOCKS = 8
-FEW_GRADIENTS_ELEMENTS = 8
-FEW_GRADIENTS_THREADS = 512
-# Rows that a block just holds are for clusters, if they are few or float32: float32 64x16384 8.5 for 8.8, 512x16384
-# 28.9 for 30.7, 4096x16384 189.9 for 190.5; bfloat16 64x16384 7.2 for 7.5.
-CLUSTERED_GRADIENT_LENGTH = 16384
-# Gradients of 16-bit elements whose rows are longer than the first of these have two blocks, in shared memory: between
-# the first and the second if there are PAIRED_ROWS_PER_MULTIPROCESSOR rows, past the second however many. A row of just
-# the second fills the registers of one block. H200, November 2026, us, bfloat16, against one block: 1400x4504 21.9 to
-# 17.1, 8000x5000 94.8 to 66.8, 8000x6288 105.2 to 77.4, but 400x4104 8.8 to 9.2; 1x9000 4.9, 32x12000 5.5 and 100x16000
-# 7.9, by all others more; 132x9000 7.9 to 7.4, 1400x10000 34.5 to 27.2, 8000x9000 147 to 112, 8000x12000 160.7 to
-# 139.7, 1400x14000 42.0 to 35.0; off the boundaries of packs 8000x5001 98.2 to 84, by one block of 1024 80.5.
-PAIRED_GRADIENT_LENGTHS = (4096, 8192)
+FEW_GRADIENTS_ELEMENTS = 16
+# Of rows that are longer, and no more than leave each of 16 blocks a multiprocessor, as many: up to so many threads, by
+# bytes of the wider element: bfloat16 2x40000 5.0 to 4.6, 8x50257 6.4 to 5.6, 8x65536 6.0 by either, but 32x50256 8.8
+# for 8.1, 8x100001, with 512, 8.4 for 7.5; float32 2x128256 6.4 to 6.1, 8x100001 9.1 to 8.3, but 32x100000 16.5 for
+# 15.7.
+FEWEST_GRADIENTS_THREADS = {2: 256, 4: 512}
+# Rows from this length on are for clusters where they are few, one for so many multiprocessors at most: against one
+# block of 512, float32 1x7168 4.9 to 4.5, 16x7168 5.3 to 5.0, bfloat16 8x7168 4.5 to 4.3, 16x8192 4.6 to 4.5, but
+# float32 33x7168 5.8 for 5.7, 16x6144 4.8 for 4.7.
+SHORTEST_FEW_GRADIENTS = 7168
+MULTIPROCESSORS_PER_FEWEST_GRADIENTS = 8
+# Longer ones than this are, if they are few or float32: against a block that holds them in shared memory, or 1024
+# threads of one in registers, float32 1x12288 6.6 to 4.7, 33x9001 7.3 to 5.8, 132x9000 9.5 to 8.7, 400x14336 26.8 to
+# 22.5, 800x9001 33.6 to 29.1, 4000x16000 194 to 181, 8000x12288 276 by either; bfloat16 8x15001 6.4 to 4.7, 66x12289
+# 7.0 to 6.4.
+CLUSTERED_GRADIENT_LENGTH = 8192
+# Rows of 16-bit elements that are not few, longer than the first of these and shorter than the last, have two blocks,
+# in shared memory: between the first and the second if there are PAIRED_ROWS_PER_MULTIPROCESSOR rows, past the second
+# however many, but that many if rows start off the boundaries of packs. A row of just the second, or the last, fills
+# the registers of one block. H200, November 2026, us, bfloat16, against one block: 1400x4504 21.9 to 17.1, 8000x5000
+# 94.8 to 66.8, 8000x6288 105.2 to 77.4, but 400x4104 8.8 to 9.2; 1x9000 4.9, 32x12000 5.5 and 100x16000 7.9, by all
+# others that were tried more; 132x9000 7.9 to 7.4, 1400x10000 34.5 to 27.2, 8000x9000 147 to 112, 8000x12000 160.7 to
+# 139.7, 1400x14000 42.0 to 35.0; off the boundaries of packs 8000x5001 98.2 to 84, by one block of 1024 80.5, 8000x9001
+# 129 to 116, 1400x15001 42.8 to 39.8, but 200x12289 9.9 for 10.8.
+PAIRED_GRADIENT_LENGTHS = (4096, 8192, 16384)
 PAIRED_ROWS_PER_MULTIPROCESSOR = 8
 # Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor
 # that the planner wants room for (modelled).
@@ -105,13 +128,19 @@ ROW_EACH_THREADS = 128
 # for 56.6, 512x24000 17.5 for 19.3, 4096x32768 133.7 for 139.1, odd 4096x32769 138 for 147, 512x50257 32.5 for 37.6.
 # 16-bit elements are loaded two to a register, so more of them can be on their way.
 ROW_EACH_HELD = {2: 64, 4: 40, 8: 8}
-# Rows of no more elements are for one block, but of the longest float32 the fewest, one for so many multiprocessors,
-# and the most, so many for each, by two blocks of CLUSTER_THREADS: 8x8192 5.1 for 5.5, 32x8192 5.9 for 5.8, 4096x8192
-# 70.1 for 69.9, 16384x8192 262 for 267, 49152x8192 772 for 789.
+# Rows of no more elements are for one block, but of the longest float32 the most, so many for each multiprocessor, by
+# two blocks of CLUSTER_THREADS: 4096x8192 70.1 for 69.9, 16384x8192 262 for 267, 49152x8192 772 for 789.
 BLOCK_LENGTH = 8192
 LONGEST_BLOCK_LENGTH = 7168
-MULTIPROCESSORS_PER_FEWEST_ROWS_EACH = 8
 MOST_ROWS_PER_MULTIPROCESSOR = 96
+# And but for few, one for so many multiprocessors at most, of more elements than that, by bytes of an element, which 8
+# blocks have: float32 1x5120 5.1 to 4.6, 33x6144 5.6 to 5.2, 8x8192 5.5 to 5.1, log_softmax 8x7001 5.7 to 4.8, 33x8191
+# 6.1 to 5.3, 1x4097 4.6 to 4.5, but 66x5001 5.7 for 5.6; bfloat16 1x7168 4.8 to 4.4, 33x8191 5.6 by either, log_softmax
+# 1x8191 4.8 to 4.4, but 33x6144 4.8 by either.
+MULTIPROCESSORS_PER_SHORT_ROW_EACH = 4
+LONGEST_LONE_ROW = {2: 6144, 4: 4096}
+# Of more elements than a cluster's registers hold, those of 16 bits are for others where rows are no more than that.
+MULTIPROCESSORS_PER_FEWEST_ROWS_EACH = 8
 # Clusters are made larger until a multiprocessor has so many blocks, or (beyond what is portable) that, as long as
 # each thread has so many packs: 64x16384 bfloat16 6.3 by 8 blocks, 6.5 by 4, 256x16384 9.1 by 2 and by 4; 8x32768
 # float32 6.1 by 16, 6.4 by 8; 8x8192 5.1 by 8, 5.3 by 4.
@@ -151,6 +180,9 @@ PORTABLE_HALVES = 112
 # Longest rows: of 16-bit elements in shared memory, 512x262144 139 for 144, 4096x262144 1066 for 1124, 2048x200000 442
 # for 447; of float32 in registers by blocks of CLUSTER_THREADS, 1x128256 7.5 for 8.0, 16x128256 11.5
 # for 11.9, 32x128256 15.1 for 16.0, 128x131072 40.2 for 41.5, 512x128256 135.7 for 136.4 handed out.
+# The fewest, which leave each of 16 blocks a multiprocessor, are in registers as long as those of CLUSTER_THREADS hold
+# them: bfloat16 1x140000 6.4 to 5.6, 8x180001 8.1 to 7.5, 3x262144 7.6 to 7.1, but 16x200000 11.5 for 9.6; float32
+# 3x140001 8.0 to 7.2.
 LONGEST_ROW_EACH = {2: 1 << 18, 4: 1 << 17}
 # Those of float32 that are whole packs are in shared memory where more than CLUSTER_BLOCKS_PER_MULTIPROCESSOR come
 # together: by blocks of ROW_EACH_THREADS whose slices are no longer than the first of these, 600x84000 102.7 for 118.1,
@@ -161,14 +193,45 @@ LONGEST_ROW_EACH = {2: 1 << 18, 4: 1 << 17}
 SMALL_BLOCKS_SLICE = 7168
 LARGE_BLOCKS_SLICE = 12800
 
-# Few rows that are read once, of so many packs at least, and not too long, are for clusters of 8, longer and fewer ones
-# of 16: logsumexp float32 1x65536 5.8 by 16, 6.7 by 8, 6.7 by blocks that meet in memory, but 1x128256 7.8 for 7.1,
-# 16x16384 5.5 by 8, 6.3 by 16; bfloat16 1x16384 4.7 for 6.3 by one block, 1x32000 4.9 for 8.5, 8x128256 7.1 for 8.7,
-# 64x50257 8.8 by 8 of 128 threads, 11.3 by 8 of 256; sum float32 1x128256 5.9 for 6.8, 32x128256 10.7 for 12.6,
-# bfloat16 8x262144 6.6 for 8.4. Longer rows of float32 give logsumexp too much to do for so few threads.
-FEWEST_CLUSTER_REDUCED_PACKS = 2048
-LARGE_CLUSTER_REDUCED_PACKS = 8192
-MOST_CLUSTER_REDUCED_BYTES = 512 << 10
+# ---- clusters for few rows that are read once; H200, November 2026, us ----
+
+
+class ReducedCluster(NamedTuple):
+    """What LARGE_CLUSTER blocks have, each of so many threads."""
+
+    multiprocessors: int  # for each row, at least
+    packs: int  # of a row that is summed or compared, at least
+    logsumexp_packs: int
+    threads: int
+
+
+# The first that serves; none of them, 8 blocks of 256, or of 128 where these would be more than two for a
+# multiprocessor, or three where rows are summed and have LONG_REDUCED_PACKS. sum float32 4x150000 6.7 for 8.6 by blocks
+# that meet in memory, 16x262144 11.1 for 12.4, 33x100000 9.8 for 10.1 by 8, 1x32768 4.8 for 5.0 by 256 threads, 1x65536
+# 5.2 by 256, 5.4 by 512; bfloat16 1x524288 6.5 for 8.0, 1x262144 5.6 for 5.9; amax float32 16x100000 7.5 for 8.0;
+# logsumexp float32 1x100000 6.2 for 7.2, 33x100000 10.8 for 11.8, bfloat16 4x524288 8.8 for 10.2.
+LARGE_REDUCED_CLUSTERS = (
+    ReducedCluster(16, packs=16385, logsumexp_packs=65536, threads=512),
+    ReducedCluster(16, packs=8193, logsumexp_packs=8193, threads=256),
+    ReducedCluster(8, packs=16385, logsumexp_packs=16385, threads=256),
+    ReducedCluster(4, packs=8192, logsumexp_packs=8192, threads=128),
+)
+MULTIPROCESSORS_PER_SPREAD_ROW = 4  # rows of which each has fewer are crowded
+# amax float32 45x228837 18.8 for 21.1 by 128 threads, bfloat16 45x504004 20.2 for 23.4, but 66x150000 13.9 for 12.1.
+LONG_REDUCED_PACKS = 8192
+# Longest rows: sum float32 4x524288 9.2 for 10.3, but 1x1048576 10.9 for 9.0; logsumexp bfloat16 1x524288 8.1 for 8.4,
+# but 1x1048576 9.9 for 9.0, float32 1x262144 8.5 for 7.9. Of rows that crowd them half as much: logsumexp bfloat16
+# 66x524288 30.8 for 29.4.
+MOST_CLUSTER_REDUCED_BYTES = 2 << 20
+MOST_CLUSTER_LOGSUMEXP_BYTES = {2: 1 << 20, 4: 768 << 10}
+# Sums and extremes of 512 threads with four packs each, the second of these, come in one go, and so do, nearly, those a
+# little longer: 33x8192 float32 5.7 by 8 blocks, 5.2 by one. Those between the first and the second, and the third and
+# the last, come in several, and are for clusters: few rows of the shorter ones 8 blocks of 128, others 2 of 256 whose
+# threads have up to three, or 4: float32 1x6144 5.3 to 4.5, 33x6144 5.8 to 5.1, 66x12288 6.9 to 6.3, 132x6144 6.8 to
+# 6.4; bfloat16 33x12288 5.9 to 5.2, 132x24576 7.9 to 7.6, 45x13560 5.3 by 4, 5.9 by 2. Few rows of the second, and
+# crowded ones of the last, are the least for which logsumexp gains.
+UNEVEN_REDUCED_PACKS = (1024, 2048, 2560, 4096)
+MOST_UNEVEN_PACKS = 3
 
 # ---- slices that blocks claim as they are ready; H200, November 2026, us, against what was planned before ----
 

@@ -214,6 +214,10 @@ MANY_ROWS_PER_MULTIPROCESSOR = 48
 # Loads of a thread in one go, kInFlight of row.h: threads of a block are as many as leave them that much. On an H200,
 # the sum of 32768x4096 bfloat16 by 128 threads 1.22x over 256, which had 2.
 PACKS_IN_FLIGHT = 4
+# A row that has a multiprocessor to itself, and so many packs, has as many threads as a block may: H200, November 2026,
+# us, sum float32 100x65536 14.6 to 13.6, 100x150000 28.4 to 24.9, 132x524288 77.2 to 74.9, bfloat16 100x262144 24.0 to
+# 21.5, but 100x50257 9.6 for 9.1.
+FEWEST_LONE_REDUCED_PACKS = 8192
 FEWEST_REDUCE_THREADS = 64
 # But rows that fit on the chip all at once, a pack for each thread, come so, unless a warp, or a block of which each
 # thread has PACKS_IN_FLIGHT, takes its row at one go as well. (Modelled elsewhere: those of sm_120 have registers for
@@ -223,9 +227,10 @@ FEWEST_REDUCE_THREADS = 64
 WARP_THREADS = 128  # 64 and 256 measured within 1% on an H100
 LOOP_THREADS = 512
 # Of gradients of 16 bits that wait in shared memory, several rows to a multiprocessor, of fewer elements than
-# CLUSTERED_GRADIENT_LENGTH: H200, November 2026, us, bfloat16 400x9000 12.6 to 11.0, 1400x10001 35.5 to 29.3,
+# SHORT_HALVES_LENGTH: H200, November 2026, us, bfloat16 400x9000 12.6 to 11.0, 1400x10001 35.5 to 29.3,
 # 8000x10001 164 to 127, 8000x11000 155.9 to 131.
 SHORT_HALVES_THREADS = 256
+SHORT_HALVES_LENGTH = 16384
 # A multiprocessor that has one block to run wants it large. Measured on an H100: online of 128 rows of 65536 to 1048576
 # float32, 1.06x to 1.15x over 512 threads; block_smem of 16384 rows of 32768 float32, of which one fits at a time,
 # 1.18x, but 0.72x to 0.74x where several fit; strided tiles, 2x128256x16 float32, 2.3x over 256.

@@ -1,0 +1,144 @@
+"""What clusters of blocks have of few rows, and of longer gradients: both sides of every threshold, on an H200."""
+
+import pytest
+from gpu_layouts import along_dim_1
+
+from onepass.cuda.kernel_plan import Tuning
+
+
+def cut(op, shape, dtype, **options):
+    """The algorithm, blocks of a cluster, threads, and whether a slice waits in registers."""
+    plan = along_dim_1(op, shape, dtype, **options)
+    shape = dict(plan.shape)
+    return plan.algorithm, shape.get("cluster", 0), shape["threads"], shape.get("packs", 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "expected"),
+    [
+        ("softmax", (33, 4100), "float32", ("cluster", 8, 128, True)),
+        ("softmax", (33, 4096), "float32", ("block", 0, 256, True)),
+        ("log_softmax", (34, 4100), "float32", ("block", 0, 512, True)),
+        ("softmax", (33, 5001), "float32", ("cluster", 8, 128, True)),
+        ("softmax", (33, 6152), "bfloat16", ("cluster", 8, 128, True)),
+        ("softmax", (33, 6144), "bfloat16", ("block", 0, 512, True)),
+        ("softmax", (34, 6152), "float16", ("block", 0, 512, True)),
+        ("softmax", (12672, 8192), "float32", ("cluster", 2, 256, True)),
+        ("softmax", (12671, 8192), "float32", ("block", 0, 512, True)),
+        ("softmax", (8, 262144), "bfloat16", ("cluster", 16, 256, True)),
+        ("softmax", (8, 262152), "bfloat16", ("split", 0, 256, True)),
+        ("softmax", (9, 200000), "bfloat16", ("split", 0, 256, True)),
+        ("softmax", (8, 163840), "float32", ("cluster", 16, 256, True)),
+        ("softmax", (8, 163844), "float32", ("split", 0, 256, True)),
+    ],
+)
+def test_rows_of_a_softmax(op, shape, dtype, expected):
+    assert cut(op, shape, dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((16, 7168), "float32", ("cluster", 8, 128, True)),
+        ((16, 7164), "float32", ("block", 0, 512, True)),
+        ((17, 7168), "float32", ("block", 0, 512, True)),
+        ((16, 7168), "bfloat16", ("cluster", 8, 128, True)),
+        ((17, 8192), "bfloat16", ("block", 0, 512, True)),
+        ((66, 8200), "bfloat16", ("cluster", 8, 128, True)),
+        ((66, 8200), "float32", ("cluster", 8, 128, True)),
+        ((66, 16384), "float32", ("cluster", 8, 128, True)),
+        ((66, 16388), "float32", ("cluster", 8, 256, True)),
+        ((66, 32768), "bfloat16", ("cluster", 8, 256, True)),
+        ((66, 32776), "bfloat16", ("cluster", 8, 256, False)),
+        ((67, 8200), "float32", ("cluster", 4, 256, True)),
+        ((8000, 12289), "float32", ("cluster", 4, 256, True)),
+        ((67, 8192), "float32", ("block", 0, 512, True)),
+        ((67, 9000), "bfloat16", ("cluster", 2, 256, False)),
+        ((67, 9001), "bfloat16", ("block_smem", 0, 1024, False)),
+        ((1056, 9001), "bfloat16", ("cluster", 2, 128, False)),
+        ((1055, 9001), "bfloat16", ("block_smem", 0, 256, False)),
+        ((1056, 5001), "bfloat16", ("block", 0, 1024, True)),
+        ((1056, 16384), "bfloat16", ("block_smem", 0, 512, False)),
+        ((8, 65536), "bfloat16", ("cluster", 16, 256, True)),
+        ((9, 65536), "bfloat16", ("cluster", 8, 256, False)),
+        ((8, 65544), "bfloat16", ("cluster", 16, 256, False)),
+        ((8, 131072), "float32", ("cluster", 16, 512, True)),
+        ((9, 131072), "float32", ("cluster", 16, 256, False)),
+        ((8, 131076), "float32", ("split", 0, 256, True)),
+        ((9, 140000), "float32", ("cluster", 16, 256, False)),
+        ((9, 180000), "float32", ("cluster", 16, 512, False)),
+        ((300, 221184), "float32", ("cluster", 16, 512, False)),
+        ((300, 221188), "float32", ("split", 0, 256, True)),
+        ((300, 180001), "float32", ("cluster", 16, 256, False)),
+        ((17, 289112), "bfloat16", ("cluster", 16, 256, False)),
+        ((16, 289112), "bfloat16", ("split", 0, 512, False)),
+        ((300, 350000), "bfloat16", ("cluster", 16, 512, False)),
+        ((300, 160000), "bfloat16", ("cluster", 16, 128, False)),
+        ((300, 170000), "bfloat16", ("cluster", 16, 256, False)),
+    ],
+)
+@pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))
+def test_rows_of_gradients(op, shape, dtype, expected):
+    assert cut(op, shape, dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "expected"),
+    [
+        ("sum", (33, 4100), "float32", ("cluster", 8, 128, False)),
+        ("sum", (33, 4096), "float32", ("block", 0, 256, False)),
+        ("amax", (34, 4100), "float32", ("cluster", 2, 256, False)),
+        ("amax", (132, 8188), "float32", ("cluster", 4, 256, False)),
+        ("amax", (132, 8192), "float32", ("block", 0, 512, False)),
+        ("amin", (132, 10240), "float32", ("cluster", 4, 256, False)),
+        ("amin", (133, 10240), "float32", ("block", 0, 512, False)),
+        ("amin", (132, 10236), "float32", ("block", 0, 512, False)),
+        ("amax", (45, 12288), "bfloat16", ("cluster", 2, 256, False)),
+        ("amax", (45, 12296), "bfloat16", ("cluster", 4, 256, False)),
+        ("mean", (132, 32768), "bfloat16", ("block", 0, 512, False)),
+        ("mean", (33, 16384), "bfloat16", ("block", 0, 512, False)),
+        ("mean", (33, 16392), "bfloat16", ("cluster", 8, 128, False)),
+        ("mean", (32, 16392), "bfloat16", ("cluster", 8, 256, False)),
+        ("sum", (26, 16392), "bfloat16", ("cluster", 8, 256, False)),
+        ("logsumexp", (33, 8192), "float32", ("cluster", 8, 128, False)),
+        ("logsumexp", (33, 8188), "float32", ("block", 0, 256, True)),
+        ("logsumexp", (34, 16380), "float32", ("block", 0, 512, True)),
+        ("logsumexp", (34, 16384), "float32", ("cluster", 8, 128, False)),
+        ("sum", (8, 65536), "float32", ("cluster", 16, 256, False)),
+        ("sum", (8, 65540), "float32", ("cluster", 16, 512, False)),
+        ("sum", (9, 65536), "float32", ("cluster", 16, 128, False)),
+        ("sum", (9, 65540), "float32", ("cluster", 16, 256, False)),
+        ("sum", (16, 131080), "bfloat16", ("cluster", 16, 256, False)),
+        ("sum", (17, 131080), "bfloat16", ("cluster", 16, 128, False)),
+        ("sum", (33, 32768), "float32", ("cluster", 16, 128, False)),
+        ("sum", (34, 32768), "float32", ("cluster", 8, 256, False)),
+        ("sum", (50, 32768), "float32", ("cluster", 8, 128, False)),
+        ("sum", (34, 32764), "float32", ("cluster", 8, 128, False)),
+        ("logsumexp", (34, 32768), "float32", ("cluster", 8, 128, False)),
+        ("sum", (8, 32764), "float32", ("cluster", 8, 256, False)),
+        ("logsumexp", (8, 65540), "float32", ("cluster", 16, 256, False)),
+        ("logsumexp", (8, 524288), "bfloat16", ("cluster", 16, 512, False)),
+        ("logsumexp", (8, 524296), "bfloat16", ("split", 0, 512, False)),
+        ("logsumexp", (8, 196608), "float32", ("cluster", 16, 256, False)),
+        ("logsumexp", (8, 196612), "float32", ("split", 0, 512, False)),
+        ("logsumexp", (34, 98304), "float32", ("cluster", 8, 128, False)),
+        ("logsumexp", (34, 98308), "float32", ("split", 0, 512, False)),
+        ("sum", (66, 524288), "float32", ("cluster", 8, 128, False)),
+        ("sum", (67, 32764), "float32", ("block", 0, 512, False)),
+        ("sum", (132, 32768), "float32", ("block", 0, 1024, False)),
+        ("sum", (133, 32768), "float32", ("block", 0, 512, False)),
+        ("sum", (8, 524292), "float32", ("split", 0, 512, False)),
+    ],
+)
+def test_rows_that_are_read_once(op, shape, dtype, expected):
+    assert cut(op, shape, dtype) == expected
+
+
+def test_where_clusters_are_small_they_have_eight_blocks():
+    for op, length in (("sum", 65540), ("softmax", 60000), ("softmax_backward", 65536)):
+        assert cut(op, (8, length), "bfloat16", device="rtx5090")[1] in (0, 8)
+
+
+def test_what_tuning_holds_fixed_of_few_gradients():
+    assert cut("softmax_backward", (8, 20000), "float32", tuning=Tuning(threads=512))[2] == 512
+    assert cut("softmax_backward", (8, 20000), "float32", algorithm="cluster", tuning=Tuning(blocks=4))[1] == 4
