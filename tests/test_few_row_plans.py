@@ -3,7 +3,7 @@
 import pytest
 from gpu_layouts import along_dim_1
 
-from onepass.cuda.kernel_plan import Tuning
+from onepass.cuda.tuning import Tuning
 
 
 def cut(op, shape, dtype, **options):

@@ -23,11 +23,33 @@ def test_rows_and_columns_that_functors_are_told_are_those_of_the_dims(dims, str
         make_cuda_plan(problem, H200, load=anywhere)
 
 
-@pytest.mark.parametrize("wrong", [{"lanes": 3}, {"lanes": 64}, {"threads": 48}, {"threads": 2048}, {"threads": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"lanes": 3}, {"lanes": 64}, {"threads": 48}, {"threads": 2048}, {"threads": 0}),
+        *({"pack": 0}, {"pack": 3}, {"pack": 32}, {"across": -4}, {"across": 2048}, {"blocks": 0}, {"parts": -1}),
+        *({"rows": 0}, {"resident": 0}, {"held": 0}, {"spread": 0}, {"kept": -1}),
+    ],
+)
 def test_what_no_kernel_can_be_held_to_is_refused(wrong):
     (name, number), *_ = wrong.items()
     with pytest.raises(ValueError, match=f"Tuning: {name}={number}; expected"):
         Tuning(**wrong)
+
+
+@pytest.mark.parametrize("name", ["pack", "threads", "blocks", "kept"])
+def test_a_tuning_is_of_numbers(name):
+    with pytest.raises(TypeError, match=f"^Tuning: {name} is a float; expected an int$"):
+        Tuning(**{name: 64.0})
+
+
+@pytest.mark.parametrize("algorithm", ["block", "block_smem", "block_uncached", "online", "three_pass"])
+def test_one_block_of_a_row_has_a_power_of_two_of_warps(algorithm):
+    problem = make_problem("softmax", "float32", (64, 8192), (1,))
+    assert make_cuda_plan(problem, H200, algorithm, tuning=Tuning(threads=512)).threads == 512
+    with pytest.raises(ValueError, match="softmax: algorithm .*: a block of 384 threads has no power of two of warps"):
+        make_cuda_plan(problem, H200, algorithm, tuning=Tuning(threads=384))
+    assert make_cuda_plan(problem, H200, "cluster", tuning=Tuning(threads=384)).threads == 384
 
 
 def test_more_rows_than_a_grid_has_blocks_are_refused_without_advice_that_does_not_help():

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from onepass.bench.cells import ITEM_BYTES, Cell
-from onepass.cuda.kernel_plan import Tuning
+from onepass.cuda.tuning import Tuning
 
 OTHERS = ("torch.compile", "quack", "liger", "cupy", "jax")  # beside onepass and torch, which always take part
 

@@ -2,8 +2,9 @@
 
 from .._engine import CudaError
 from .compile import CompileError
-from .kernel_plan import Functor, Tuning
+from .kernel_plan import Functor
 from .launch import precompile
 from .prepared import Prepared, prepare
+from .tuning import Tuning
 
 __all__ = ["CompileError", "CudaError", "Functor", "Prepared", "Tuning", "precompile", "prepare"]

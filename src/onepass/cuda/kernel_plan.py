@@ -12,6 +12,7 @@ from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Proble
 from .device import Device
 from .rounding import ceil_div
 from .thresholds import ACCESS_BYTES
+from .tuning import Tuning
 
 # Of cuda.core.ProgramOptions: what the headers are written for. No contraction: they say fma where they mean it, and
 # what a functor multiplies must not be rounded one way in one pass over a row and another way in the next. Minimal:
@@ -27,6 +28,7 @@ DIRECT, SCALED = "onepass::cuda::Direct", "onepass::cuda::Scaled"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
 BLOCK_SCRATCH = 1024
 LINE_BYTES = 128  # of a cache line
+_OF_ONE_BLOCK = ("block", "block_smem", "block_uncached", "online", "three_pass")  # each row
 # As many times the blocks that are resident at once, then blocks take further rows. OneFlow's number is 32; measured on
 # an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
 # bfloat16).
@@ -106,38 +108,6 @@ def _word(field: Any) -> int:
             "__cuda_array_interface__"
         )
     return int(field.__index__())
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """Parameters to be held fixed while the planner chooses the others: for ablations. None leaves the choice."""
-
-    pack: int | None = None
-    rows: int | None = None  # per access, warp
-    lanes: int | None = None  # per row, warp
-    threads: int | None = None
-    across: int | None = None  # of them side by side across rows, strided
-    padded: bool | None = None  # True also where a row fills its packs, warp and block
-    resident: int | None = None  # blocks that a multiprocessor must have room for
-    # Packs that wait in shared memory: of a row, block_uncached of a gradient; of a thread, of claimed slices
-    kept: int | None = None
-    held: int | None = None  # packs of a slice that is claimed, in registers of each thread
-    # True waits in shared memory; False: strided and strided_split read twice, split and cluster wait in registers
-    staged: bool | None = None
-    blocks: int | None = None  # per row, split, cluster and stream
-    parts: int | None = None  # of a slice of split or cluster that waits in shared memory
-    spread: int | None = None  # slices that take turns at their packs, of those that are claimed
-    # Clusters take rows as they are ready for them; False: each has one. Of split, blocks claim slices.
-    handed: bool | None = None
-    # Blocks that share a tile in their registers are a cluster, strided_split; of a gradient also one block, strided.
-    clustered: bool | None = None
-    interleaved: bool | None = None  # columns that are a run of memory are read as one, strided_split; False: by tiles
-
-    def __post_init__(self) -> None:
-        if self.lanes is not None and self.lanes not in (1, 2, 4, 8, 16, 32):
-            raise ValueError(f"Tuning: lanes={self.lanes}; expected a power of two up to 32, lanes of a warp")
-        if self.threads is not None and (self.threads % 32 or not 32 <= self.threads <= 1024):
-            raise ValueError(f"Tuning: threads={self.threads}; expected whole warps, a multiple of 32 up to 1024")
 
 
 @dataclass(frozen=True)
@@ -439,6 +409,8 @@ def build(
     team: Team | None = None,
 ) -> CudaPlan:
     problem = choice.problem
+    if algorithm in _OF_ONE_BLOCK and threads & (threads - 1):
+        raise choice.refuse(f"a block of {threads} threads has no power of two of warps, which it adds up by halves")
     fields = ", ".join(
         f".{name} = onepass::cuda::Alignment::{value}" if name == "alignment" else f".{name} = {_cpp(value)}"
         for name, value in shape.items()

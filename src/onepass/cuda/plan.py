@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
-from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, Tuning, alignment_of, build, edge_packs
+from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, alignment_of, build, edge_packs
 from .lanes import lanes_of_row
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
@@ -42,6 +42,7 @@ from .thresholds import (
     WARP_REGISTERS,
     WARP_THREADS,
 )
+from .tuning import Tuning
 
 __all__ = ["ADDRESS_MODULUS", "ALGORITHMS", "CudaPlan", "Functor", "Tuning", "make_cuda_plan"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .kernel_plan import TOTAL_SLOTS, Choice, CudaPlan, Team, Tuning, build, line_packs
+from .kernel_plan import TOTAL_SLOTS, Choice, CudaPlan, Team, build, line_packs
 from .rounding import ceil_div
 from .team_cut import Registers, extra_registers, room, slice_packs
 from .team_thresholds import (
@@ -23,6 +23,7 @@ from .team_thresholds import (
     OTHER_CLAIMED_REGISTERS,
 )
 from .thresholds import ACCESS_BYTES
+from .tuning import Tuning
 
 # What the counters of claims.h hold, of slices beside a last claim of each block, and of words in slots.
 _MOST_SLICES = (1 << 32) - (1 << 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..problem import REDUCTIONS
-from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan
 from .plan_split import build_split, part_packs, split_registers, state_bytes
 from .rounding import ceil_div, floor_power
 from .team_cut import TeamCut, does_not_fit, extra_registers, few_rows, most_resident
@@ -57,6 +57,7 @@ from .team_thresholds import (
     UNEVEN_REDUCED_PACKS,
 )
 from .thresholds import LONE_THREADS, MOST_BLOCK_REGISTERS
+from .tuning import Tuning
 
 # What the counter of cluster_exchange.h holds.
 MOST_HANDED_ROWS = (1 << 32) - (1 << 16)

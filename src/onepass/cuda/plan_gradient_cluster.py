@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, Axis
-from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan, Tuning
+from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan
 from .plan_cluster import cluster_scratch_bytes, cluster_sizes
 from .plan_gradient_split import (
     build_gradient_split,
@@ -40,6 +40,7 @@ from .team_thresholds import (
     ROW_EACH_THREADS,
     SHORTEST_FEW_GRADIENTS,
 )
+from .tuning import Tuning
 
 # What leaves no kernel of tools/nvrtc_matrix.py with a spill.
 _EDGE_REGISTERS = 8

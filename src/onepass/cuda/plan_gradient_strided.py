@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..problem import ITEMSIZE, Axis
-from .kernel_plan import ONCE, Choice, CudaPlan, Team, Tuning, build
+from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .plan_strided import run_or_tiles, tile
 from .rounding import ceil_div, floor_power
 from .team_thresholds import SPLIT_THREADS
@@ -27,6 +27,7 @@ from .tile_thresholds import (
     TINY_GRADIENT_TILES,
     SharedTile,
 )
+from .tuning import Tuning
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:

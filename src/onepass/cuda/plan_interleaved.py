@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..problem import GRADIENTS, ITEMSIZE, REDUCTIONS, Axis
-from .kernel_plan import LINE_BYTES, Choice, CudaPlan, Functor, Team, Tuning, alignment_of, build
+from .kernel_plan import LINE_BYTES, Choice, CudaPlan, Functor, Team, alignment_of, build
 from .rounding import ceil_div, ceil_power
 from .tile_thresholds import (
     ENOUGH_BUSY_WALKERS,
@@ -31,6 +31,7 @@ from .tile_thresholds import (
     RUN_THREADS_PER_MULTIPROCESSOR,
     SECTOR_BYTES,
 )
+from .tuning import Tuning
 
 
 def plan_interleaved(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:

@@ -4,7 +4,7 @@ registers of a few lanes for each row by way of shared memory, as short rows tha
 from __future__ import annotations
 
 from ..problem import GRADIENTS, REDUCTIONS, Problem
-from .kernel_plan import Choice, CudaPlan, Tuning
+from .kernel_plan import Choice, CudaPlan
 from .plan_warp_smem import cut_short_rows, most_held_of, plan_cut
 from .thresholds import (
     ACCESS_BYTES,
@@ -27,6 +27,7 @@ from .thresholds import (
     SLAB_ELEMENTS_PER_MULTIPROCESSOR,
     TALL_SLAB,
 )
+from .tuning import Tuning
 
 
 def plan_slabs(choice: Choice) -> CudaPlan | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS
-from .kernel_plan import Choice, CudaPlan, Tuning, build, line_packs
+from .kernel_plan import Choice, CudaPlan, build, line_packs
 from .plan_claimed import claims_pay, plan_claimed
 from .rounding import ceil_div
 from .team_cut import (
@@ -37,6 +37,7 @@ from .team_thresholds import (
     STREAM_COST,
 )
 from .thresholds import LONE_THREADS, MOST_BLOCK_REGISTERS
+from .tuning import Tuning
 
 SPLIT_ALGORITHMS = ("split", "stream")
 # Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of

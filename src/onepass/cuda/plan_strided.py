@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
-from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, Tuning, build
+from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
 from .plan_interleaved import plan_interleaved, run_pays
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
@@ -25,6 +25,7 @@ from .tile_thresholds import (
     TILE_BYTES,
     TILE_THREADS_PER_MULTIPROCESSOR,
 )
+from .tuning import Tuning
 
 
 def plan_strided(choice: Choice) -> CudaPlan:

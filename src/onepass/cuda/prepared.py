@@ -8,7 +8,8 @@ from .. import _engine
 from ..call import OPS, checked
 from ..problem import Problem
 from . import launch
-from .kernel_plan import CudaPlan, Functor, Tuning
+from .kernel_plan import CudaPlan, Functor
+from .tuning import Tuning
 
 
 class Prepared:

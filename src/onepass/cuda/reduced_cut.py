@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..problem import REDUCTIONS, Axis
-from .kernel_plan import Choice, Tuning
+from .kernel_plan import Choice
 from .rounding import ceil_div, ceil_power, floor_power, near_power
 from .thresholds import LONE_THREADS, LOOP_THREADS, WARP_THREADS
 from .tile_cut import neighbours
@@ -32,6 +32,7 @@ from .tile_thresholds import (
     TILE_BYTES,
     WALK_PACK,
 )
+from .tuning import Tuning
 
 
 class ReducedCut(NamedTuple):

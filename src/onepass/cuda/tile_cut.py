@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..problem import Axis, Problem
-from .kernel_plan import Choice, Tuning
+from .kernel_plan import Choice
 from .plan_cluster import cluster_sizes
 from .rounding import ceil_div, ceil_power
 from .tile_thresholds import (
@@ -21,6 +21,7 @@ from .tile_thresholds import (
     SHARED_STEPS,
     SharedTile,
 )
+from .tuning import Tuning
 
 # Of a thread, besides those that hold so many steps, few or many, and at least: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill.
