@@ -28,6 +28,8 @@ def cut(op, shape, dtype, **options):
         ("softmax", (8, 262144), "bfloat16", ("cluster", 16, 256, True)),
         ("softmax", (8, 262152), "bfloat16", ("split", 0, 256, True)),
         ("softmax", (9, 200000), "bfloat16", ("split", 0, 256, True)),
+        ("softmax", (16, 200000), "bfloat16", ("split", 0, 256, True)),
+        ("softmax", (17, 200000), "bfloat16", ("cluster", 16, 128, True)),
         ("softmax", (8, 163840), "float32", ("cluster", 16, 256, True)),
         ("softmax", (8, 163844), "float32", ("split", 0, 256, True)),
     ],
@@ -104,6 +106,15 @@ def test_rows_of_gradients(op, shape, dtype, expected):
         ("logsumexp", (33, 8188), "float32", ("block", 0, 256, True)),
         ("logsumexp", (34, 16380), "float32", ("block", 0, 512, True)),
         ("logsumexp", (34, 16384), "float32", ("cluster", 8, 128, False)),
+        ("sum", (8, 32768), "float32", ("cluster", 16, 128, False)),
+        ("sum", (8, 32772), "float32", ("cluster", 16, 256, False)),
+        ("logsumexp", (8, 32768), "float32", ("cluster", 16, 128, False)),
+        ("logsumexp", (8, 32772), "float32", ("cluster", 16, 256, False)),
+        ("logsumexp", (16, 65536), "float32", ("cluster", 16, 128, False)),
+        ("logsumexp", (16, 65540), "float32", ("cluster", 16, 256, False)),
+        ("logsumexp", (33, 32764), "float32", ("cluster", 8, 128, False)),
+        ("logsumexp", (33, 32768), "float32", ("cluster", 16, 128, False)),
+        ("sum", (100, 65536), "float64", ("block", 0, 512, False)),
         ("sum", (8, 65536), "float32", ("cluster", 16, 256, False)),
         ("sum", (8, 65540), "float32", ("cluster", 16, 512, False)),
         ("sum", (9, 65536), "float32", ("cluster", 16, 128, False)),
@@ -117,7 +128,7 @@ def test_rows_of_gradients(op, shape, dtype, expected):
         ("logsumexp", (34, 32768), "float32", ("cluster", 8, 128, False)),
         ("sum", (8, 32764), "float32", ("cluster", 8, 256, False)),
         ("logsumexp", (8, 65540), "float32", ("cluster", 16, 256, False)),
-        ("logsumexp", (8, 524288), "bfloat16", ("cluster", 16, 512, False)),
+        ("logsumexp", (8, 524288), "bfloat16", ("cluster", 16, 256, False)),
         ("logsumexp", (8, 524296), "bfloat16", ("split", 0, 512, False)),
         ("logsumexp", (8, 196608), "float32", ("cluster", 16, 256, False)),
         ("logsumexp", (8, 196612), "float32", ("split", 0, 512, False)),
@@ -134,9 +145,32 @@ def test_rows_that_are_read_once(op, shape, dtype, expected):
     assert cut(op, shape, dtype) == expected
 
 
-def test_where_clusters_are_small_they_have_eight_blocks():
-    for op, length in (("sum", 65540), ("softmax", 60000), ("softmax_backward", 65536)):
-        assert cut(op, (8, length), "bfloat16", device="rtx5090")[1] in (0, 8)
+def test_where_clusters_are_small():
+    """Of 8 blocks, a multiprocessor having room for one slice of 64 KiB: rows that pay there are shorter."""
+    elsewhere = {"device": "rtx5090"}
+    for op, shape, dtype, expected in (
+        ("softmax", (8, 60000), "bfloat16", ("cluster", 8, 128, True)),
+        ("sum", (1, 131072), "float32", ("cluster", 8, 256, False)),
+        ("sum", (1, 131076), "float32", ("split", 0, 512, False)),
+        ("logsumexp", (1, 131080), "bfloat16", ("split", 0, 512, False)),
+        ("softmax_backward", (8, 65536), "bfloat16", ("cluster", 8, 256, False)),
+        ("softmax_backward", (40, 96000), "float32", ("split", 0, 256, True)),
+    ):
+        assert cut(op, shape, dtype, **elsewhere) == expected, (op, shape)
+
+
+def test_gradients_before_there_were_clusters_leave_room_for_an_edge():
+    """Two packs of 8 beside one; none of 4."""
+    for dtype, length, resident in (("bfloat16", 50257, 3), ("bfloat16", 50256, 4), ("float32", 20001, 5)):
+        assert dict(along_dim_1("softmax_backward", (8, length), dtype, device="a100").shape)["resident"] == resident
+
+
+@pytest.mark.parametrize("addresses", [(0,) * 4, None])
+def test_other_types_and_unknown_addresses(addresses):
+    options = {"addresses": addresses}
+    assert cut("softmax", (8, 7000), "float64", **options)[0] == "block"
+    assert cut("softmax_backward", (8, 12000), "float64", **options)[1] == 0
+    assert cut("softmax_backward", (8, 12000), "float16", **options)[0] == ("cluster" if addresses else "block_smem")
 
 
 def test_what_tuning_holds_fixed_of_few_gradients():

@@ -265,6 +265,14 @@ def few_clustered_problems() -> Iterator[tuple]:
                 yield op, "bfloat16", "bfloat16", shape, 1, None, addresses
 
 
+def lone_reduced_problems() -> Iterator[tuple]:
+    """Long rows that have a multiprocessor each."""
+    for op in ("sum", "mean", "amax"):
+        for dtype in ("float32", "bfloat16", "float64"):
+            for length in (131072, 131073):
+                yield op, dtype, dtype, (70, length), 1, None, KNOWN
+
+
 def conversion_problems() -> Iterator[tuple]:
     """Results of another type."""
     for dtype, result in (
@@ -398,6 +406,7 @@ PARTS = (
     few_reduced_problems,
     few_row_problems,
     few_clustered_problems,
+    lone_reduced_problems,
     conversion_problems,
     shared_row_problems,
     gradient_problems,

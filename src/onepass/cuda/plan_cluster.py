@@ -99,20 +99,21 @@ def _reduced(choice: Choice, pack: int) -> Tuning | None:
     each = choice.device.multiprocessors // max(1, problem.rows)  # multiprocessors for a row
     crowded = each < MULTIPROCESSORS_PER_SPREAD_ROW
     low, even, more, high = UNEVEN_REDUCED_PACKS
-    uneven = plain and pack > 1 and (low < packs < even or more <= packs < high)
+    uneven = plain and (low < packs < even or more <= packs < high)
     if uneven and crowded and each > 0:
         return Tuning(blocks=2 if packs <= 2 * CLUSTER_THREADS * MOST_UNEVEN_PACKS else 4, threads=CLUSTER_THREADS)
+    large = choice.device.most_clustered >= LARGE_CLUSTER
     most_bytes = MOST_CLUSTER_REDUCED_BYTES if plain else MOST_CLUSTER_LOGSUMEXP_BYTES[choice.x_size] >> crowded
-    if not few_rows(choice) or problem.length * choice.x_size > most_bytes:
+    if not few_rows(choice) or problem.length * choice.x_size > most_bytes >> (0 if large else 2):
         return None
     if uneven and packs < even:
         return Tuning(blocks=PORTABLE_CLUSTER, threads=ROW_EACH_THREADS)
     # What a block has in one go is the block's, but exponentials take it long.
     if packs < (high if crowded else even) or (plain and packs == even):
         return None
-    for large in LARGE_REDUCED_CLUSTERS if choice.device.most_clustered >= LARGE_CLUSTER else ():
-        if each >= large.multiprocessors and packs >= (large.packs if plain else large.logsumexp_packs):
-            return Tuning(blocks=LARGE_CLUSTER, threads=large.threads)
+    for one in LARGE_REDUCED_CLUSTERS if large else ():
+        if each >= one.multiprocessors and packs >= one.packs and (plain or one.threads < LONG_CLUSTER_THREADS):
+            return Tuning(blocks=LARGE_CLUSTER, threads=one.threads)
     most_blocks = choice.device.multiprocessors * (3 if plain and packs >= LONG_REDUCED_PACKS else 2)
     threads = CLUSTER_THREADS if problem.rows * PORTABLE_CLUSTER < most_blocks else ROW_EACH_THREADS
     return Tuning(blocks=PORTABLE_CLUSTER, threads=threads)

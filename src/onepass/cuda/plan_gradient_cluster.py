@@ -9,6 +9,7 @@ from ..problem import ITEMSIZE, Axis
 from .kernel_plan import BLOCK_SCRATCH, Choice, CudaPlan
 from .plan_cluster import cluster_scratch_bytes, cluster_sizes
 from .plan_gradient_split import (
+    EDGE_REGISTERS,
     build_gradient_split,
     fits_a_block,
     several_accesses,
@@ -42,9 +43,6 @@ from .team_thresholds import (
 )
 from .tuning import Tuning
 
-# What leaves no kernel of tools/nvrtc_matrix.py with a spill.
-_EDGE_REGISTERS = 8
-
 
 def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], packs: int) -> bool:
     """Whether rows are of the size that clusters are faster for than anything else."""
@@ -52,14 +50,15 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
     if choice.device.most_clustered < PORTABLE_CLUSTER or choice.tuning != Tuning():
         return False
     # Measured of arrays that are read by packs, and computed in float32.
-    if choice.registers_per_element > 1 or not (access["wide_dy"] and access["wide_saved"]):
+    if choice.registers_per_element > 1 or not _by_packs(access):
         return False
     each = MULTIPROCESSORS_PER_LONG_GRADIENT[4 if choice.kept_size > 4 else 2]
     many = problem.rows * each > choice.device.multiprocessors
-    most = LONG_GRADIENT_CLUSTER_BYTES if many else GRADIENT_CLUSTER_BYTES
+    two = choice.device.shared_per_multiprocessor >= 2 * LONG_GRADIENT_CLUSTER_BYTES
+    most = LONG_GRADIENT_CLUSTER_BYTES if many and two else GRADIENT_CLUSTER_BYTES
     if _row_bytes(choice) > choice.device.most_clustered * most:
         return False
-    if _pair(choice, str(access["alignment"])):
+    if _pair(choice, access):
         choice.why.append(f"{problem.rows} rows of {_row_bytes(choice)} bytes: two blocks share each")
         return True
     if fits_a_block(choice) and not _beats_a_block(choice):
@@ -73,7 +72,7 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
 
 def plan_gradient_cluster(choice: Choice, access: dict[str, int | str | bool], along: Axis, packs: int) -> CudaPlan:
     """The plan for "cluster"; refused with a reason where it cannot serve."""
-    pair = _pair(choice, str(access["alignment"]))
+    pair = _pair(choice, access)
     choice = replace(choice, tuning=pair or choice.tuning)
     sizes = cluster_sizes(choice)
     cut = _best_cut(choice, access, packs, sizes)
@@ -84,19 +83,23 @@ def plan_gradient_cluster(choice: Choice, access: dict[str, int | str | bool], a
     return build_gradient_split(choice, "cluster", "gradient_split", access, along, cut)
 
 
-def _pair(choice: Choice, alignment: str) -> Tuning | None:
+def _pair(choice: Choice, access: dict[str, int | str | bool]) -> Tuning | None:
     """Two blocks for rows of 16-bit elements that fill the registers of one but in part, or are a little too long."""
     problem = choice.problem
-    if choice.tuning != Tuning() or choice.kept_size > 4 or alignment == "apart" or _few(choice):
+    if choice.tuning != Tuning() or choice.kept_size > 4 or _few(choice) or not _by_packs(access):
         return None
     shortest, filling, longest = PAIRED_GRADIENT_LENGTHS
-    whole = alignment == "whole"
+    whole = access["alignment"] == "whole"
     if not (shortest if whole else filling) < problem.length < longest or problem.length == filling:
         return None
     if whole and problem.length > filling:
         return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=True)
     many = problem.rows >= PAIRED_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
     return Tuning(blocks=2, threads=ROW_EACH_THREADS, staged=True) if many else None
+
+
+def _by_packs(access: dict[str, int | str | bool]) -> bool:
+    return bool(access["wide_dy"] and access["wide_saved"])
 
 
 def _row_bytes(choice: Choice) -> int:
@@ -170,7 +173,7 @@ def _cut(choice: Choice, pack: int, alignment: str, packs: int, blocks: int, thr
     elif held:
         shared_bytes = 0
         if alignment != "whole":  # an edge waits there, too
-            registers = replace(registers, others=registers.others + _EDGE_REGISTERS)
+            registers = replace(registers, others=registers.others + EDGE_REGISTERS)
         resident = min(registers.blocks(device, threads, of_a_thread), device.max_threads // threads)
     else:
         return None

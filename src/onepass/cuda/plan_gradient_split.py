@@ -24,7 +24,7 @@ from .thresholds import ACCESS_BYTES, GRADIENT_BLOCK_REGISTERS, GRADIENT_BLOCK_R
 # Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill. __launch_bounds__ holds the compiler to it.
 _OTHER_REGISTERS = {1: 32, 2: 64}
-_EDGE_REGISTERS = 8
+EDGE_REGISTERS = 8  # beside a slice in registers
 
 
 def block_registers(choice: Choice) -> int:
@@ -107,8 +107,8 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamC
     """Slices wait in the registers of their blocks, or in their shared memory: one read."""
     staged = choice.tuning.staged
     registers = slice_registers(choice, pack)
-    if alignment != "whole" and choice.device.major < 9:  # there two packs of 8 spill beside an edge
-        registers = replace(registers, others=registers.others + _EDGE_REGISTERS)
+    if alignment != "whole" and choice.x_size == 2 and choice.device.major < 9:  # there two packs spill beside an edge
+        registers = replace(registers, others=registers.others + EDGE_REGISTERS)
     cut = None if staged else cut_held(choice, packs, registers)
     if staged is None:
         waves = cut is not None and choice.problem.rows * cut.blocks > cut.resident * choice.device.multiprocessors

@@ -36,8 +36,8 @@ def plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
         )
     else:
         # Each thread asks for PACKS_IN_FLIGHT at a time, or waits for one after the other.
-        alone = problem.rows <= choice.device.multiprocessors and packs >= FEWEST_LONE_REDUCED_PACKS
-        most = LONE_THREADS if alone else LOOP_THREADS
+        alone = problem.rows <= choice.device.multiprocessors and choice.registers_per_element == 1
+        most = LONE_THREADS if alone and packs >= FEWEST_LONE_REDUCED_PACKS else LOOP_THREADS
         busy = min(max(ceil_power(packs // PACKS_IN_FLIGHT + 1) // 2, FEWEST_REDUCE_THREADS), most)
         if at_once and packs != PACKS_IN_FLIGHT * busy:
             busy = ceil_power(packs)

@@ -103,12 +103,12 @@ MULTIPROCESSORS_PER_FEWEST_GRADIENTS = 8
 CLUSTERED_GRADIENT_LENGTH = 8192
 # Rows of 16-bit elements that are not few, longer than the first of these and shorter than the last, have two blocks,
 # in shared memory: between the first and the second if there are PAIRED_ROWS_PER_MULTIPROCESSOR rows, past the second
-# however many, but that many if rows start off the boundaries of packs. A row of just the second, or the last, fills
-# the registers of one block. H200, November 2026, us, bfloat16, against one block: 1400x4504 21.9 to 17.1, 8000x5000
-# 94.8 to 66.8, 8000x6288 105.2 to 77.4, but 400x4104 8.8 to 9.2; 1x9000 4.9, 32x12000 5.5 and 100x16000 7.9, by all
-# others that were tried more; 132x9000 7.9 to 7.4, 1400x10000 34.5 to 27.2, 8000x9000 147 to 112, 8000x12000 160.7 to
-# 139.7, 1400x14000 42.0 to 35.0; off the boundaries of packs 8000x5001 98.2 to 84, by one block of 1024 80.5, 8000x9001
-# 129 to 116, 1400x15001 42.8 to 39.8, but 200x12289 9.9 for 10.8.
+# however many, but that many if rows start off the boundaries of packs. A row of just the second fills the registers of
+# one block; of just the last, pairs were not measured. H200, November 2026, us, bfloat16, against one block: 1400x4504
+# 21.9 to 17.1, 8000x5000 94.8 to 66.8, 8000x6288 105.2 to 77.4, but 400x4104 8.8 to 9.2; 1x9000 4.9, 32x12000 5.5 and
+# 100x16000 7.9, by all others that were tried more; 132x9000 7.9 to 7.4, 1400x10000 34.5 to 27.2, 8000x9000 147 to 112,
+# 8000x12000 160.7 to 139.7, 1400x14000 42.0 to 35.0; off the boundaries of packs 8000x5001 98.2 to 84, by one block of
+# 1024 80.5, 8000x9001 129 to 116, 1400x15001 42.8 to 39.8, but 200x12289 9.9 for 10.8.
 PAIRED_GRADIENT_LENGTHS = (4096, 8192, 16384)
 PAIRED_ROWS_PER_MULTIPROCESSOR = 8
 # Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor
@@ -200,36 +200,35 @@ class ReducedCluster(NamedTuple):
     """What LARGE_CLUSTER blocks have, each of so many threads."""
 
     multiprocessors: int  # for each row, at least
-    packs: int  # of a row that is summed or compared, at least
-    logsumexp_packs: int
+    packs: int  # of the row, at least
     threads: int
 
 
-# The first that serves; none of them, 8 blocks of 256, or of 128 where these would be more than two for a
-# multiprocessor, or three where rows are summed and have LONG_REDUCED_PACKS. sum float32 4x150000 6.7 for 8.6 by blocks
-# that meet in memory, 16x262144 11.1 for 12.4, 33x100000 9.8 for 10.1 by 8, 1x32768 4.8 for 5.0 by 256 threads, 1x65536
-# 5.2 by 256, 5.4 by 512; bfloat16 1x524288 6.5 for 8.0, 1x262144 5.6 for 5.9; amax float32 16x100000 7.5 for 8.0;
-# logsumexp float32 1x100000 6.2 for 7.2, 33x100000 10.8 for 11.8, bfloat16 4x524288 8.8 for 10.2.
+# The first that serves; none of them, 8 blocks of 256, or of 128 where these would be two or more for a multiprocessor,
+# three or more where rows are summed and have LONG_REDUCED_PACKS. sum float32 4x150000 6.7 for 8.6 by blocks that meet
+# in memory, 16x262144 11.1 for 12.4, 33x100000 9.8 for 10.1 by 8, 1x32768 4.8 for 5.0 by 256 threads, 1x65536 5.2 by
+# 256, 5.4 by 512; bfloat16 1x524288 6.5 for 8.0, 1x262144 5.6 for 5.9; amax float32 16x100000 7.5 for 8.0; logsumexp
+# float32 1x100000 6.2 for 7.2, 33x100000 10.8 for 11.8, bfloat16 4x524288 9.3 for 10.2.
 LARGE_REDUCED_CLUSTERS = (
-    ReducedCluster(16, packs=16385, logsumexp_packs=65536, threads=512),
-    ReducedCluster(16, packs=8193, logsumexp_packs=8193, threads=256),
-    ReducedCluster(8, packs=16385, logsumexp_packs=16385, threads=256),
-    ReducedCluster(4, packs=8192, logsumexp_packs=8192, threads=128),
+    ReducedCluster(16, packs=16385, threads=512),  # not of logsumexp: 1x100000 float32 6.9, by 256 6.2
+    ReducedCluster(16, packs=8193, threads=256),
+    ReducedCluster(8, packs=16385, threads=256),
+    ReducedCluster(4, packs=8192, threads=128),
 )
 MULTIPROCESSORS_PER_SPREAD_ROW = 4  # rows of which each has fewer are crowded
 # amax float32 45x228837 18.8 for 21.1 by 128 threads, bfloat16 45x504004 20.2 for 23.4, but 66x150000 13.9 for 12.1.
 LONG_REDUCED_PACKS = 8192
-# Longest rows: sum float32 4x524288 9.2 for 10.3, but 1x1048576 10.9 for 9.0; logsumexp bfloat16 1x524288 8.1 for 8.4,
-# but 1x1048576 9.9 for 9.0, float32 1x262144 8.5 for 7.9. Of rows that crowd them half as much: logsumexp bfloat16
-# 66x524288 30.8 for 29.4.
-MOST_CLUSTER_REDUCED_BYTES = 2 << 20
+# Longest rows: sum float32 4x524288 9.2 for 10.3, but 1x1048576 10.9 for 9.0; logsumexp bfloat16 16x524288 12.8 for
+# 13.6, but 1x524288 8.6 for 8.4 and 1x1048576 11.6 for 9.0, float32 1x262144 8.5 for 7.9. Of rows that crowd them half
+# as much: logsumexp bfloat16 66x524288 30.8 for 29.4.
+MOST_CLUSTER_REDUCED_BYTES = 2 << 20  # a quarter of it where clusters have 8 blocks (modelled)
 MOST_CLUSTER_LOGSUMEXP_BYTES = {2: 1 << 20, 4: 768 << 10}
 # Sums and extremes of 512 threads with four packs each, the second of these, come in one go, and so do, nearly, those a
-# little longer: 33x8192 float32 5.7 by 8 blocks, 5.2 by one. Those between the first and the second, and the third and
-# the last, come in several, and are for clusters: few rows of the shorter ones 8 blocks of 128, others 2 of 256 whose
-# threads have up to three, or 4: float32 1x6144 5.3 to 4.5, 33x6144 5.8 to 5.1, 66x12288 6.9 to 6.3, 132x6144 6.8 to
-# 6.4; bfloat16 33x12288 5.9 to 5.2, 132x24576 7.9 to 7.6, 45x13560 5.3 by 4, 5.9 by 2. Few rows of the second, and
-# crowded ones of the last, are the least for which logsumexp gains.
+# little longer: 33x8192 float32 5.7 by 8 blocks, 5.2 by one. Those between the first and the second come in several,
+# and are for 8 blocks of 128 where rows are few, else for 2 of 256 if that leaves each thread MOST_UNEVEN_PACKS, else
+# 4; those from the third to the last for 4 of 256 where rows are not few: float32 1x6144 5.3 to 4.5, 33x6144 5.8 to
+# 5.1, 66x12288 6.9 to 6.3, 132x6144 6.8 to 6.4; bfloat16 33x12288 5.9 to 5.2, 132x24576 7.9 to 7.6, 45x13560 5.3 by 4,
+# 5.9 by 2. Few rows of the second, and others of the last, are the least for which logsumexp gains.
 UNEVEN_REDUCED_PACKS = (1024, 2048, 2560, 4096)
 MOST_UNEVEN_PACKS = 3
 
