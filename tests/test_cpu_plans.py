@@ -133,6 +133,29 @@ def test_tiles_of_exponentials_wait_in_cache_if_narrower_ones_do():
     assert (endless.tile, endless.resident) == (256, False)
 
 
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "tiles"),
+    [
+        ("softmax_backward", (8, 21, 262144), "float32", (1024, 256, 512)),
+        ("log_softmax_backward", (8, 21, 263169), "float32", (1024, 256, 512)),  # rows that end within lines
+        ("log_softmax_backward", (128, 17, 3136), "float32", (784, 256, 448)),  # equal ones
+        ("softmax_backward", (4, 48, 65536), "float32", (1024, 256, 512)),
+        ("softmax_backward", (4, 49, 65536), "float32", (256, 256, 128)),  # more than that share of L2
+        ("softmax_backward", (600, 30, 2048), "float32", (1024, 256, 512)),
+        ("softmax_backward", (600, 30, 2047), "float32", (256, 256, 128)),  # one piece
+        ("softmax_backward", (64, 16, 16384), "float32", (1024, 256, 512)),
+        ("softmax_backward", (64, 16, 16383), "float32", (256, 256, 128)),  # short columns have more
+        ("softmax_backward", (12, 8, 65536), "float32", (1024, 256, 512)),
+        ("softmax_backward", (12, 7, 65536), "float32", (256, 256, 128)),
+        ("log_softmax_backward", (12, 16, 65536), "float32", (256, 256, 128)),  # as whole columns
+        ("softmax_backward", (8, 21, 262144), "bfloat16", (256, 256, 128)),
+        ("softmax_backward", (2, 21, 4096), "float32", (256, 256, 128)),  # within the cache
+    ],
+)
+def test_gradients_from_memory_have_long_pieces_of_rows(op, shape, dtype, tiles):
+    assert tuple(plan_of(m, op, shape, dtype).tile for m in (SHORT_VECTORS, LONG_VECTORS, NO_VECTORS)) == tiles
+
+
 def test_long_rows_are_joined_where_a_tile_has_room():
     """Up to 32 vectors; those of gradients are cut, and their whole lines go past the cache."""
     for op, tile in (("softmax", 356), ("log_softmax", 356), ("softmax_backward", 192)):

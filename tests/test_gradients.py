@@ -318,6 +318,24 @@ def test_columns_that_stay_in_a_cache(op, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("op", PAIRS)
+def test_long_pieces_of_rows(op, monkeypatch):
+    """From memory, by short vectors: columns of as many rows as tiles of long pieces are for, and of one less or more,
+    the last piece shorter; and columns whose long rows are fetched."""
+    two_cores = dataclasses.replace(this_machine(), cores=2, l2_bytes=512 << 10)
+    monkeypatch.setattr(call_gradients, "this_machine", lambda: two_cores)
+    for length, width, pieces in (
+        *((7, 16400, False), (8, 16400, True), (16, 16389, True), (16, 16383, False)),
+        *((17, 2047, False), (17, 2048, True), (48, 2100, True), (49, 2100, False)),
+    ):
+        given = inputs_of(op, (2, length, width), "float32", 1, sigma=10)
+        columns_wherever_they_go(op, given, expected_of(op, given, 1), monkeypatch)
+        problem = call_gradients.checked(op, given[::-1], 1, False, None, None)[1]
+        chosen = plan.make_plan(problem, two_cores, 2)
+        pieces &= _engine.vector_bytes() < 64 and (op == "softmax_backward" or length > 16)
+        assert (chosen.tile > 32 * LANES) == (pieces and chosen.nontemporal), chosen
+
+
+@pytest.mark.parametrize("op", PAIRS)
 def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
     """Short and long columns, rows that are lines or end with a few elements; a tile and many for a thread."""
     two_cores = dataclasses.replace(this_machine(), cores=2)

@@ -22,10 +22,14 @@ from .plan_packed import packs
 from .thresholds import (
     CACHE_LINE,
     JOINED_ROW_BYTES,
+    LEAST_PIECES,
+    LEAST_SHORT_PIECES,
     LEAST_TOGETHER,
+    LEAST_WIDE_ROWS,
     LONG_AXIS_TILE_BYTES,
     LONG_ROW,
     LONG_VECTORS_JOINED_ROW_BYTES,
+    MOST_GRADIENT_TILE_VECTORS,
     MOST_TILE_VECTORS,
     MOST_TOGETHER,
     NARROW_BYTES,
@@ -36,6 +40,8 @@ from .thresholds import (
     SHORT_GRADIENT_COLUMNS,
     TILE_BYTES,
     TILE_SHARE_OF_L3,
+    WIDE_GRADIENT_TILE_BYTES,
+    WIDE_SHARE_OF_L2,
 )
 
 
@@ -122,6 +128,19 @@ def _tile_bytes(problem: Problem, machine: Machine, *, lines: bool) -> int:
         return TILE_BYTES if problem.op in ELEMENTWISE and four_fit else LONG_AXIS_TILE_BYTES
     exponentials = problem.op in ("softmax", "log_softmax", "logsumexp") and problem.compute_dtype == "float32"
     return LONG_AXIS_TILE_BYTES if exponentials else TILE_BYTES
+
+
+def _has_long_pieces(problem: Problem, machine: Machine, inner: Axis) -> bool:
+    """Gradients from memory by short vectors, of whose rows a tile has room for longer pieces."""
+    if machine.vector_bytes > NARROW_VECTOR_BYTES or not reads_pairs(problem) or not _read_in_place(problem, inner):
+        return False
+    input_bytes = 2 * problem.length * WIDE_GRADIENT_TILE_BYTES
+    if problem.dtype != "float32" or input_bytes > WIDE_SHARE_OF_L2 * machine.l2_bytes:
+        return False
+    pieces = inner.size * ITEMSIZE["float32"] // WIDE_GRADIENT_TILE_BYTES
+    if problem.length <= SHORT_COLUMNS:
+        return problem.op == "softmax_backward" and problem.length >= LEAST_WIDE_ROWS and pieces >= LEAST_SHORT_PIECES
+    return pieces >= LEAST_PIECES
 
 
 def _tile_that_waits(problem: Problem, machine: Machine, tile: int, step: int) -> int:
@@ -212,7 +231,10 @@ def plan_tiles(
     else:
         # Equal tiles: a narrow last one would cost as much as a full one. Past the cache they are whole lines.
         whole = inner.size <= most_whole or (joined and past_cache)
-        count = 1 if whole else -(-inner.size // min(_tile_bytes(problem, machine, lines=lines) // compute, widest))
+        columns = min(_tile_bytes(problem, machine, lines=lines) // compute, widest)
+        if past_cache and _has_long_pieces(problem, machine, inner):
+            columns = min(WIDE_GRADIENT_TILE_BYTES // compute, MOST_GRADIENT_TILE_VECTORS * lanes)
+        count = 1 if whole else -(-inner.size // columns)
         step = max(lanes, CACHE_LINE // ITEMSIZE[problem.result_dtype]) if past_cache else lanes
         tile = min(-(-inner.size // (count * step)) * step, inner.size)
         tile = _tile_that_waits(problem, machine, tile, step)

@@ -69,6 +69,18 @@ TILE_BYTES = 1024
 # of 100x100001, dim 0, Zen 3 1.8, a Sapphire Rapids Xeon 1.36, log_softmax 1.3 and 1.18, softmax's gradient 1.2 and
 # 1.24; of 4x400x5001, dim 1, 1.2 and 1.11, 1.2 and 1.13, 1.4 and 1.18.
 LONG_AXIS_TILE_BYTES = 512
+# The same of gradients of float32 by short vectors, past the cache, if an inner axis has LEAST_PIECES of them and both
+# inputs of such a tile no more than that share of L2: memory is read along longer pieces of rows. Measured on a Zen 3
+# (L2 512 KiB), two threads, dim 1, times over those of TILE_BYTES, softmax's and log_softmax's: 8x21x262144 0.77 and
+# 0.86, 8x21x263169 0.82 and 0.91, 6x32x65536 0.88 and 0.89, 128x40x3136 0.90 and 1.02, 4x48x65536 0.93, but 3x64x65536
+# 0.97 and 1.01, 2x100x65536 1.11, 400x20x2000 0.91 and 1.06. Of softmax's no more than SHORT_COLUMNS rows, times over
+# those of whole columns with their rows fetched: 16x12x65536 0.96, 12x16x65536 0.91, 24x8x65536 0.95, but 32x6x65536
+# 1.19, 400x12x2048 1.2; log_softmax's 1.15 to 1.4.
+WIDE_GRADIENT_TILE_BYTES = 4096
+WIDE_SHARE_OF_L2 = 0.75
+LEAST_PIECES, LEAST_SHORT_PIECES = 2, 16
+LEAST_WIDE_ROWS = 8
+MOST_GRADIENT_TILE_VECTORS = 128
 # Vectors across the widest tile, which the kernels have memory for. Of rows of results that do not begin with lines,
 # and are to be written as one, so many are one tile. Measured on a Zen 3, two tiles for one: softmax of 64x1000x196,
 # dim 1, 1.5x, log_softmax 2.0x, softmax of 128x500x250 1.6x.

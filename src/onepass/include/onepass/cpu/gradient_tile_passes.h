@@ -13,7 +13,7 @@ inline namespace ONEPASS_ISA {
 // The running sums of the columns of one tile.
 template <class C>
 struct alignas(64) GradientSums {
-    static constexpr int kMost = kWidestTile<C>;
+    static constexpr int kMost = kWidestGradientTile<C>;
     C sum[kMost];
     double total[kMost];
     double lost[kMost];  // by the additions to total, where C is float64
@@ -40,7 +40,8 @@ class GradientTilePasses : protected TileGrid<T> {
     using V = Vec<C>;
     using Grid::job_, Grid::packed_, Grid::inner_, Grid::steps_, Grid::width_;
     using Grid::tile_rows, Grid::row_width, Grid::padded, Grid::distinct;
-    using Grid::W, Grid::kBlock, Grid::kAhead, Grid::kMostColumns, Grid::kGroup, Grid::kFewRows;
+    using Grid::W, Grid::kBlock, Grid::kAhead, Grid::kGroup, Grid::kFewRows;
+    static constexpr int kMostColumns = GradientSums<C>::kMost;
 
     GradientTilePasses(const Job& job, const Addresses& in, void* y)
         : Grid(job, y),

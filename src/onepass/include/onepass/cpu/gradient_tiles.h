@@ -17,10 +17,10 @@ class GradientTiles : GradientTilePasses<T> {
     using C = Compute<T>;
     using Grid::job_, Grid::packed_, Grid::inner_, Grid::width_, Grid::past_cache_;
     using Grid::tile_rows, Grid::chunk_rows, Grid::chunks, Grid::chunk_end, Grid::distinct;
-    using Grid::W, Grid::kMostColumns;
+    using Grid::W;
+    using Passes::kMostColumns, Passes::x_, Passes::second_, Passes::y_, Passes::x_direct_, Passes::second_direct_;
     using Passes::read_columns, Passes::write_row, Passes::write_back;
     using Passes::unit, Passes::unit_of, Passes::finish_totals, Passes::partial_sums, Passes::set_columns;
-    using Passes::x_, Passes::second_, Passes::y_, Passes::x_direct_, Passes::second_direct_;
 
    public:
     GradientTiles(const Job& job, const Addresses& in, void* y) : Passes(job, in, y) {}
@@ -86,6 +86,7 @@ class GradientTiles : GradientTilePasses<T> {
     template <class RowOp>
     bool columns_at_once() const {
         if (!RowOp::kSums || sizeof(C) != 4 || !x_direct_ || !second_direct_) return false;
+        if (width_ > kWidestTile<C>) return false;  // the planner has tiles of long rows for columns that short, too
         if (Grid::template short_columns<ShortColumns<T>>(y_)) return true;
         // Of tiles that wait, which nothing is shared out of: others are added up in chunks, and have other bits.
         if (!kLongAtOnce<RowOp> || !job_.resident || !Grid::y_direct_ || packed_ || past_cache_) return false;
@@ -121,6 +122,11 @@ class GradientTiles : GradientTilePasses<T> {
         if constexpr (kLongAtOnce<RowOp>) {
             if (job_.length > ShortColumns<T>::kMostRows) {
                 return columns.template gradient_by_blocks<RowOp>(saved.from(column), dy.from(column), also);
+            }
+        }
+        if constexpr (!ShortColumns<T>::template kGradientFetches<RowOp>) {
+            if (past_cache && width >= ShortColumns<T>::kLongRow) {
+                return columns.template gradient<RowOp, true>(saved.from(column), dy.from(column), also);
             }
         }
         columns.template gradient<RowOp>(saved.from(column), dy.from(column), also);

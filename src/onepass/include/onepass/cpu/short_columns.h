@@ -85,9 +85,11 @@ class ShortColumns {
     // 0.80, 256x3x1000 0.74. Nor do softmax and log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2).
     // Wider vectors fetch, as they were measured, and so does log_softmax's: by AVX2 on a Zen 5, times with over times
     // without, by one thread and by two, 5109x8x320 0.30 and 0.50, 2048x12x100 0.74 and 0.80, 64x12x1000, in the
-    // cache, 1.01 and 1.03.
+    // cache, 1.01 and 1.03. But long rows that come from memory are: on a Zen 3, two threads, times with over times
+    // without, 40x4x65536 0.87, 32x6x65536 0.78, 12x16x65536 0.70, 400x12x2048 0.84.
     template <class RowOp>
     static constexpr bool kGradientFetches = kVectorBytes == 64 || !RowOp::kOfProducts;
+    static constexpr int kLongRow = 2048;
 
     std::int64_t rows;
     int width;
@@ -149,14 +151,14 @@ class ShortColumns {
     }
 
     // Gradients that sum, of dy and of what was saved; of float32.
-    template <class RowOp, class Beside = Nothing>
+    template <class RowOp, bool kFetches = kGradientFetches<RowOp>, class Beside = Nothing>
     void gradient(Rows saved, Rows dy, Beside&& beside = {}) const {
         each_group<C, kMostSums>(width, [&]<int kCount>(int j, int lanes) ONEPASS_INLINE_BODY {
             Sum sum[kCount];
-            this->add_up<RowOp>(saved, dy, j, lanes, 0, rows, sum, beside);
+            this->add_up<RowOp, kFetches>(saved, dy, j, lanes, 0, rows, sum, beside);
             RowOp op[kCount];
             for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(sum[k].rounded());
-            this->template write_gradient<true>(saved, dy, j, lanes, op);
+            this->template write_gradient<true, kFetches>(saved, dy, j, lanes, op);
         });
     }
 
@@ -168,13 +170,13 @@ class ShortColumns {
             WideSum<C> total[kCount];
             for (std::int64_t begin = 0; begin < rows; begin += kMostRows) {
                 Sum sum[kCount];
-                this->add_up<RowOp>(saved, dy, j, lanes, begin, begin + kMostRows < rows ? begin + kMostRows : rows,
-                                    sum, beside);
+                const std::int64_t end = begin + kMostRows < rows ? begin + kMostRows : rows;
+                this->add_up<RowOp, kGradientFetches<RowOp>>(saved, dy, j, lanes, begin, end, sum, beside);
                 for (int k = 0; k < kCount; ++k) total[k].add(sum[k].rounded());
             }
             RowOp op[kCount];
             for (int k = 0; k < kCount; ++k) op[k] = RowOp::of(total[k]);
-            this->template write_gradient<false>(saved, dy, j, lanes, op);
+            this->template write_gradient<false, kGradientFetches<RowOp>>(saved, dy, j, lanes, op);
         });
     }
 
@@ -350,11 +352,11 @@ class ShortColumns {
     // ---- gradients ----
 
     // Adds up rows [begin, end) of a group.
-    template <class RowOp, int kCount, class Beside>
+    template <class RowOp, bool kFetches, int kCount, class Beside>
     ONEPASS_INLINE void add_up(const Rows& saved, const Rows& dy, int j, int lanes, std::int64_t begin,
                                std::int64_t end, Sum (&sum)[kCount], Beside&& beside) const {
         for (std::int64_t d = begin; d < end; ++d) {
-            if constexpr (kGradientFetches<RowOp> && RowOp::kOfProducts) dy.fetch(d, j, kCount * W);
+            if constexpr (kFetches && RowOp::kOfProducts) dy.fetch(d, j, kCount * W);
             for (int k = 0; k < kCount; ++k) {
                 const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {
@@ -367,11 +369,11 @@ class ShortColumns {
         }
     }
 
-    template <bool kMayPass, class RowOp, int kCount>
+    template <bool kMayPass, bool kFetches, class RowOp, int kCount>
     ONEPASS_INLINE void write_gradient(const Rows& saved, const Rows& dy, int j, int lanes,
                                        const RowOp (&op)[kCount]) const {
         write<kCount, kMayPass>(j, lanes, [&](std::int64_t d, int k) ONEPASS_INLINE_BODY {
-            if constexpr (kGradientFetches<RowOp>) {
+            if constexpr (kFetches) {
                 saved.fetch(d, j + k * W, W);
                 if constexpr (!RowOp::kOfProducts) dy.fetch(d, j + k * W, W);
             }

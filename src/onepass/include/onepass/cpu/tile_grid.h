@@ -10,6 +10,9 @@ inline namespace ONEPASS_ISA {
 // Columns of the widest tile: MOST_TILE_VECTORS of src/onepass/cpu/thresholds.py.
 template <class C>
 constexpr int kWidestTile = 32 * kLanes<C>;
+// Of gradients by short vectors: MOST_GRADIENT_TILE_VECTORS.
+template <class C>
+constexpr int kWidestGradientTile = kVectorBytes == 64 ? kWidestTile<C> : 128 * kLanes<C>;
 
 template <class T>
 class TileGrid {
