@@ -124,7 +124,7 @@ class GradientTiles : GradientTilePasses<T> {
                 return columns.template gradient_by_blocks<RowOp>(saved.from(column), dy.from(column), also);
             }
         }
-        if constexpr (!ShortColumns<T>::template kGradientFetches<RowOp>) {
+        if constexpr (sizeof(T) == 4 && !ShortColumns<T>::template kGradientFetches<RowOp>) {
             if (past_cache && width >= ShortColumns<T>::kLongRow) {
                 return columns.template gradient<RowOp, true>(saved.from(column), dy.from(column), also);
             }

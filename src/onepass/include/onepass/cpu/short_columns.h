@@ -85,8 +85,9 @@ class ShortColumns {
     // 0.80, 256x3x1000 0.74. Nor do softmax and log_softmax gain where theirs is left out (6x16x70000 1.8 and 1.2).
     // Wider vectors fetch, as they were measured, and so does log_softmax's: by AVX2 on a Zen 5, times with over times
     // without, by one thread and by two, 5109x8x320 0.30 and 0.50, 2048x12x100 0.74 and 0.80, 64x12x1000, in the
-    // cache, 1.01 and 1.03. But long rows that come from memory are: on a Zen 3, two threads, times with over times
-    // without, 40x4x65536 0.87, 32x6x65536 0.78, 12x16x65536 0.70, 400x12x2048 0.84.
+    // cache, 1.01 and 1.03. But long rows of float32 that come from memory are: on a Zen 3, two threads, times with
+    // over times without, 40x4x65536 0.87, 32x6x65536 0.78, 12x16x65536 0.70, 400x12x2048 0.84, where bfloat16 takes
+    // 1.26, 1.23, 0.97.
     template <class RowOp>
     static constexpr bool kGradientFetches = kVectorBytes == 64 || !RowOp::kOfProducts;
     static constexpr int kLongRow = 2048;
