@@ -65,10 +65,10 @@ LONE_GRADIENT_BYTES = 160 << 10
 # 831, 64x262144 33.6 for 42.4, but 64x524288 73 by neither.
 GRADIENT_CLUSTER_BYTES = 64 << 10
 # Up to so many where rows are more than one for so many multiprocessors, by bytes of the wider element, by blocks of
-# CLUSTER_THREADS, or LONG_CLUSTER_THREADS with more whole packs of both arrays each than that, against blocks that
-# meet: float32 66x180000 49.5 to 44.2, 264x220000 217 to 176, 16x140001 16.5 to 14.8, but 8x140001 10.4 for 9.8,
-# 264x262144 265 for 253; bfloat16 132x289112 75.7 to 67.0, 264x423196 222 to 198, 33x351144 30.1 to 28.1, but 16x423196
-# 22.1 for 20.0.
+# CLUSTER_THREADS, or of LONG_CLUSTER_THREADS where slices of whole packs are longer than the third number, against
+# blocks that meet in memory: float32 66x180000 49.5 to 44.2, 264x220000 217 to 176, 16x140001 16.5 to 14.8, but
+# 8x140001 10.4 for 9.8, 264x262144 265 for 253; bfloat16 132x289112 75.7 to 67.0, 264x423196 222 to 198, 33x351144 30.1
+# to 28.1, but 16x423196 22.1 for 20.0.
 LONG_GRADIENT_CLUSTER_BYTES = 108 << 10  # of which a multiprocessor has room for two blocks
 MULTIPROCESSORS_PER_LONG_GRADIENT = {2: 8, 4: 16}
 LONG_GRADIENT_SLICE_BYTES = 80 << 10
@@ -139,7 +139,8 @@ MOST_ROWS_PER_MULTIPROCESSOR = 96
 # 1x8191 4.8 to 4.4, but 33x6144 4.8 by either.
 MULTIPROCESSORS_PER_SHORT_ROW_EACH = 4
 LONGEST_LONE_ROW = {2: 6144, 4: 4096}
-# Of more elements than a cluster's registers hold, those of 16 bits are for others where rows are no more than that.
+# Of more elements than a cluster's registers hold, those of 16 bits are for others where rows are so few: one for so
+# many multiprocessors at most.
 MULTIPROCESSORS_PER_FEWEST_ROWS_EACH = 8
 # Clusters are made larger until a multiprocessor has so many blocks, or (beyond what is portable) that, as long as
 # each thread has so many packs: 64x16384 bfloat16 6.3 by 8 blocks, 6.5 by 4, 256x16384 9.1 by 2 and by 4; 8x32768
