@@ -1,4 +1,4 @@
-"""What clusters of blocks have of few rows, and of longer gradients: both sides of every threshold, on an H200."""
+"""What clusters of blocks have of few rows, and of longer gradients: both sides of the thresholds, on an H200."""
 
 import pytest
 from gpu_layouts import along_dim_1

@@ -52,8 +52,7 @@ def gradient_cluster_pays(choice: Choice, access: dict[str, int | str | bool], p
     # Measured of arrays that are read by packs, and computed in float32.
     if choice.registers_per_element > 1 or not _by_packs(access):
         return False
-    each = MULTIPROCESSORS_PER_LONG_GRADIENT[4 if choice.kept_size > 4 else 2]
-    many = problem.rows * each > choice.device.multiprocessors
+    many = problem.rows * MULTIPROCESSORS_PER_LONG_GRADIENT[_wider_size(choice)] > choice.device.multiprocessors
     two = choice.device.shared_per_multiprocessor >= 2 * LONG_GRADIENT_CLUSTER_BYTES
     most = LONG_GRADIENT_CLUSTER_BYTES if many and two else GRADIENT_CLUSTER_BYTES
     if _row_bytes(choice) > choice.device.most_clustered * most:
@@ -102,6 +101,11 @@ def _by_packs(access: dict[str, int | str | bool]) -> bool:
     return bool(access["wide_dy"] and access["wide_saved"])
 
 
+def _wider_size(choice: Choice) -> int:
+    """Bytes of an element of the wider array, of float32 and narrower ones."""
+    return 4 if choice.kept_size > 4 else 2
+
+
 def _row_bytes(choice: Choice) -> int:
     """Of both arrays."""
     return choice.problem.length * choice.kept_size
@@ -144,13 +148,14 @@ def _blocks(choice: Choice, sizes: list[int], alignment: str) -> tuple[int, int]
 
 def _blocks_of_few(choice: Choice, most_blocks: int) -> tuple[int, int] | None:
     """Those whose threads hold FEW_GRADIENTS_ELEMENTS each; None for rows that are too long."""
-    alone = choice.problem.rows * LARGE_CLUSTER <= choice.device.multiprocessors
-    sizes = {PORTABLE_CLUSTER: CLUSTER_THREADS}
-    if alone:
-        sizes[LARGE_CLUSTER] = FEWEST_GRADIENTS_THREADS[4 if choice.kept_size > 4 else 2]
-    for blocks, most_threads in sizes.items():
-        threads = max(ROW_EACH_THREADS, ceil_power(ceil_div(choice.problem.length, blocks * FEW_GRADIENTS_ELEMENTS)))
-        if blocks <= most_blocks and threads <= most_threads:
+    length, rows = choice.problem.length, choice.problem.rows
+    for blocks, most_threads in (
+        (PORTABLE_CLUSTER, CLUSTER_THREADS),
+        (LARGE_CLUSTER, FEWEST_GRADIENTS_THREADS[_wider_size(choice)]),
+    ):
+        alone = rows * blocks <= choice.device.multiprocessors  # each block has a multiprocessor
+        threads = max(ROW_EACH_THREADS, ceil_power(ceil_div(length, blocks * FEW_GRADIENTS_ELEMENTS)))
+        if blocks <= most_blocks and threads <= most_threads and (alone or blocks < LARGE_CLUSTER):
             return blocks, threads
     return None
 
