@@ -35,7 +35,7 @@ _FLAGS = (
 _VARIANTS = {
     "plain": ("-Og", "-fsanitize=alignment", "-fno-sanitize-recover=alignment"),
     "thread": ("-O1", "-fsanitize=thread", "-DCUSIM_TSAN", "-Wno-tsan"),
-    "address": ("-O1", "-fsanitize=address,alignment", "-fno-sanitize-recover=all", "-DCUSIM_ASAN"),
+    "address": ("-Og", "-fsanitize=address,alignment", "-fno-sanitize-recover=all", "-DCUSIM_ASAN"),
 }
 _MACHINE = ("scheduler.cpp", "runner.cpp")  # of the simulator: they know no kernel
 # The headers are read once for each file: 96 kernels in one take 30% less than in four. But all processors have some.
