@@ -18,6 +18,15 @@ LARGE = (512, 4096)  # 8 MiB of float32: far past the size from which results li
 NBYTES = 512 * 4096 * 4
 
 
+@pytest.fixture(autouse=True, scope="module")
+def older_objects_aside():
+    """What other files of tests have left behind is not looked through again, 100 ms or more at each collection."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def empty():
     gc.collect()
