@@ -146,7 +146,7 @@ def tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:
         steps = min(most_steps, max(1, wanted // across))
         if across * steps < wanted:  # short rows: a wider tile instead of idle threads
             across = choice.tuning.across or min(most_across, max(across, FEWEST_TILE_THREADS // steps))
-        threads = max(32, across * steps)
+        threads = choice.tuning.threads or max(32, across * steps)
         scratch = 2 * (threads // 32) * across * pack * 2 * ITEMSIZE[choice.problem.compute_dtype]
         return across, threads, length * across * pack * size + (arrays - 1) * ACCESS_BYTES + scratch
 
