@@ -3,7 +3,7 @@ measured against."""
 
 import numpy as np
 from helpers import DTYPES, random_array, to_numpy, to_torch
-from ulp import spacing
+from ulp import spacing, wider_than
 
 import onepass
 from onepass import reference
@@ -35,12 +35,6 @@ def expected_of(op, given, dim, **options):
     return getattr(reference, op)(*given, dim, dtype=np.longdouble, **options)
 
 
-def wider_than(*arrays):
-    """Where errors of these are measured: extended precision where one is a float64, whose ULP and range float64 lacks;
-    otherwise float64, which is faster, and by which a float32 is off by 2^-29 ULP."""
-    return np.longdouble if any(np.asarray(a).dtype == np.float64 for a in arrays) else np.float64
-
-
 def terms_of(op, given, dim, expected):
     """What a result is a sum or difference of: |y| * (|dy| + sum |dy * y|), or |dy| + exp(y) * sum |dy|."""
     if op == "logsumexp_backward":
@@ -59,7 +53,7 @@ def error_of(op, got, given, dim, expected=None, **options):
     expected = expected_of(op, given, dim, **options) if expected is None else expected
     if expected.size == 0:
         return 0.0
-    wider = wider_than(got, *given)
+    wider = wider_than(got.dtype, *(np.asarray(a).dtype for a in given))
     wide = got.astype(np.float64).astype(wider)
     with np.errstate(all="ignore"):
         rounded = expected.astype(got.dtype).astype(np.float64)  # overflows where the result has to

@@ -394,10 +394,8 @@ def test_there_is_a_plan_for_nothing(op, shape, algorithm):
 @pytest.mark.parametrize(("threads", "shared_bytes"), [(256, 227328), (512, 227328), (1024, 0)])
 def test_a_tile_waits_beside_the_scratch_of_the_threads_it_is_held_to(threads, shared_bytes):
     """16 columns of 1776 steps, dy and y, take 222 KiB of 227; partial sums of 1024 threads 8 more."""
-    shape, held = (1, 1776, 57), Tuning(threads=threads, across=16)
-    dy, _ = taken(None, shape, "float32")
-    _, problem = checked("log_softmax_backward", (dy, dy), 1, False, None, None)
-    plan = make_cuda_plan(problem, by_name("h200"), "strided", addresses=(0, 0, 0), tuning=held)
+    held = {"algorithm": "strided", "tuning": Tuning(threads=threads, across=16)}
+    plan = along_dim_1("log_softmax_backward", (1, 1776, 57), "float32", **held)
     assert plan.threads == threads
     assert plan.shared_bytes == shared_bytes
     assert plan.reads == (1 if shared_bytes else 2)

@@ -18,7 +18,7 @@ _FORMATS = {
 def spacing(value, dtype):
     """The gap between neighbouring numbers of `dtype` at `value`; that of the smallest normal number below it."""
     bits, lowest, highest = _FORMATS[np.dtype(dtype)]
-    wide = _wider_than(dtype)
+    wide = wider_than(dtype)
     value = _widened(value, wide)
     exponent = np.minimum(np.maximum(np.frexp(value)[1] - 1, lowest), highest)
     exponent = np.where(value == 0, lowest, exponent)
@@ -35,7 +35,7 @@ def ulp_error(actual, expected, dtype=None, floor=0.0):
     """
     dtype = np.dtype(np.asarray(actual).dtype if dtype is None else dtype)
     highest = _FORMATS[dtype][2]
-    wide = _wider_than(dtype)
+    wide = wider_than(dtype)
     after_largest = np.ldexp(wide(1), highest + 1)
     got, want = _widened(actual, wide), _widened(expected, wide)
     with np.errstate(invalid="ignore"):
@@ -54,8 +54,9 @@ def max_ulp(actual, expected, dtype=None, floor=0.0):
     return float(ulp_error(actual, expected, dtype, floor).max(initial=0.0))
 
 
-def _wider_than(dtype):
-    return np.longdouble if np.dtype(dtype).itemsize == 8 else np.float64
+def wider_than(*dtypes):
+    """Where numbers of these are told apart: float64, or extended precision where one of them is a float64."""
+    return np.longdouble if any(np.dtype(dtype).itemsize == 8 for dtype in dtypes) else np.float64
 
 
 def _widened(values, wide):

@@ -54,7 +54,6 @@ def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
         across, threads = _narrow_tile(choice)
         staged = False
         choice.why.append("narrow tiles, small blocks: what they read again is in L2 still")
-    threads = tuning.threads or threads
     tile_elements = problem.length * across * pack
     tile_bytes = -(-tile_elements * choice.z_size // ACCESS_BYTES) * ACCESS_BYTES + tile_elements * choice.x_size
     units, per_block = problem.rows, across * pack

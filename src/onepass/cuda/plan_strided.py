@@ -72,7 +72,6 @@ def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
         split = True
     if split:
         return plan_strided_split(choice, kept, pack)
-    threads = tuning.threads or threads
     tile_bytes = problem.length * across * pack * choice.kept_size
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)
     shape: dict[str, int | str | bool] = {
