@@ -15,6 +15,7 @@ from .tile_thresholds import (
     LONG_HELD_BYTES,
     LONG_HELD_STEPS,
     LONG_HELD_THREADS,
+    LONG_REDUCED_STEPS,
     MANY_GRADIENT_COLUMNS,
     MOST_HELD_GRADIENT_COLUMNS,
     MOST_HELD_PAIRS,
@@ -30,6 +31,7 @@ from .tile_thresholds import (
     RUN_THREADS,
     RUN_THREADS_PER_MULTIPROCESSOR,
     SECTOR_BYTES,
+    SHARED_STEPS,
 )
 from .tuning import Tuning
 
@@ -107,6 +109,8 @@ def run_pays(choice: Choice, kept: tuple[Axis, ...], tiles: CudaPlan) -> bool:
         return _pays_written(choice, tiles, columns, run_bytes)
     fewest = READ_ONCE_RUNS.get((choice.kind, choice.x_size))
     if fewest is None or run_bytes < fewest.run_bytes or problem.input_bytes < fewest.bytes:
+        return False
+    if choice.kind == "plain" and problem.length < (SHARED_STEPS if shape["pack"] == 1 else LONG_REDUCED_STEPS):
         return False
     blocks = ceil_div(tiles.units, tiles.units_per_block)
     if tiles.algorithm == "strided" and blocks <= IDLE_WALKS * choice.device.multiprocessors:

@@ -10,24 +10,29 @@ from .rounding import ceil_div, ceil_power, floor_power, near_power
 from .thresholds import LONE_THREADS, LOOP_THREADS, WARP_THREADS
 from .tile_cut import neighbours
 from .tile_thresholds import (
+    FEWEST_ALONG_NARROW_PACKS,
     FEWEST_NARROW_SHARED_STEPS,
+    FEWEST_REDUCED_ACROSS,
     FEWEST_REDUCED_STEPS,
     FEWEST_SHARED_NEIGHBOURS,
-    FEWEST_SMALL_REDUCED_THREADS,
+    FEWEST_SHORT_REDUCED_STEPS,
     FEWEST_WALK_ACROSS,
     FEWEST_WALK_ELEMENTS,
     FEWEST_WALK_NEIGHBOURS,
     FEWEST_WALK_STEPS,
     FEWEST_WALK_THREADS,
+    LONG_REDUCED_STEPS,
+    LONG_SINGLE_REDUCED_STEPS,
     MOST_REDUCED_TILE_THREADS,
     MOST_STEPS_SIDE_BY_SIDE,
     MOST_UNWRITTEN_SINGLE_STEPS,
     MOST_UNWRITTEN_STEPS,
     MOST_WALK_THREADS,
+    REDUCED_PACK,
+    REDUCED_TILE_THREADS,
     REDUCED_TILE_THREADS_PER_MULTIPROCESSOR,
     REDUCED_TILES_PER_MULTIPROCESSOR,
     SHARED_STEPS,
-    SMALL_REDUCED_ACROSS,
     SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR,
     TILE_BYTES,
     WALK_PACK,
@@ -46,15 +51,16 @@ class ReducedCut(NamedTuple):
 def cut_reduced(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedCut | None:
     """The cut; None where several blocks are to share a tile. `kept`: the kept axes, of which threads lie side by side
     along the last; `widest`: rows per access at most."""
-    problem, multiprocessors = choice.problem, choice.device.multiprocessors
+    problem = choice.problem
     if problem.op not in REDUCTIONS:
         return _of_many(choice, kept, widest)
-    wanted = _wanted(choice, max(1, problem.rows))
-    one_block_will_do = wanted <= 2 * LONE_THREADS
-    small = problem.rows * problem.length <= SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR * multiprocessors
-    small = small and wanted >= FEWEST_SMALL_REDUCED_THREADS
-    if small and (one_block_will_do or problem.length < SHARED_STEPS):
-        return _of_small(choice, kept)
+    small = problem.rows * problem.length <= SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    if problem.length < (LONG_SINGLE_REDUCED_STEPS if widest == 1 else LONG_REDUCED_STEPS) and (widest > 1 or small):
+        cut = _of_short(choice, kept, 1 if small else min(widest, REDUCED_PACK))
+        # Threads of few columns would have little else to do: wide packs leave them less.
+        if small or cut.threads // cut.across >= FEWEST_ALONG_NARROW_PACKS:
+            return cut
+    one_block_will_do = _wanted(choice, max(1, problem.rows)) <= 2 * LONE_THREADS
     if widest == 1 and 1 < neighbours(choice, kept, 1) < FEWEST_SHARED_NEIGHBOURS:
         return _of_few_neighbours(choice) if one_block_will_do else None
     return _of_many(choice, kept, widest)
@@ -92,15 +98,20 @@ def _few(choice: Choice, columns: int, across: int) -> bool:
     return columns < across * choice.device.multiprocessors * REDUCED_TILES_PER_MULTIPROCESSOR
 
 
-def _of_small(choice: Choice, kept: tuple[Axis, ...]) -> ReducedCut:
-    """Of what comes from memory at once: by as many threads as may be, an element at a time."""
-    problem, columns = choice.problem, max(1, choice.problem.rows)
-    along = min(LONE_THREADS, near_power(min(_wanted(choice, columns), problem.length)))
-    across = max(min(SMALL_REDUCED_ACROSS, LONE_THREADS // along), WARP_THREADS // along)
-    across = 1 if neighbours(choice, kept, 1) == 1 else min(32, across, ceil_power(columns))
-    while across > 1 and across * along > WARP_THREADS and _few(choice, columns, across):
+def _of_short(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut:
+    """Of columns that are not long: threads along each for all multiprocessors to be busy, then columns side by side
+    until a block has threads enough; or else more threads along each where there are no more columns."""
+    problem = choice.problem
+    columns = max(1, ceil_div(problem.rows, pack))
+    side_by_side = columns if problem.length <= MOST_STEPS_SIDE_BY_SIDE else neighbours(choice, kept, pack)
+    most = LONE_THREADS // choice.registers_per_element  # states of float64 are twice as large, and have 48 KiB
+    along = min(most, near_power(min(_wanted(choice, columns), problem.length / FEWEST_SHORT_REDUCED_STEPS)))
+    across = min(32, ceil_power(side_by_side), max(REDUCED_TILE_THREADS // along, FEWEST_REDUCED_ACROSS))
+    while across > 1 and across * along > 64 and (across * along > most or _few(choice, columns, across)):
         across //= 2
-    return ReducedCut(1, across, max(32, across * along))
+    while _few(choice, columns, across) and across * along < most // 2 and 2 * along <= problem.length:
+        along *= 2
+    return ReducedCut(pack, across, max(64, across * along))
 
 
 def _of_few_neighbours(choice: Choice) -> ReducedCut:

@@ -57,18 +57,29 @@ REDUCED_TILE_THREADS_PER_MULTIPROCESSOR = {"logsumexp": 1024, "plain": 768}
 FEWEST_REDUCED_STEPS = 8
 MOST_REDUCED_TILE_THREADS = {"logsumexp": 512, "plain": 1024}
 REDUCED_TILES_PER_MULTIPROCESSOR = 0.45
-# Up to so many elements for a multiprocessor plain reductions wait for memory once, not for how much comes of it: they
-# take an element at a time, each column has as many threads as it may have, so many at least, and a tile so many
-# columns, unless that leaves multiprocessors idle. H200, November 2026, us, against tiles of 8 and 16 columns in packs:
-# dim 0, sum 500x64 float32 4.9 for 6.2, bfloat16 5.1 for 6.9; 500x500 6.0 for 6.9, 6.0 for 6.7; 2000x128 6.6 for 7.4,
-# 6.3 for 7.6; 3000x300 7.7 for 8.9, 7.2 for 9.5; 1000x1000 7.9 for 8.0, 7.4 for 8.0; dim 1, 32x1000x3 5.5 for 6.7, 5.3
-# for 7.6; 8x4000x7 6.5 for 9.6, 6.0 for 11.2; 16x1000x20 float32 6.7 for 7.3.
+# Plain reductions of columns that accesses take several of, or of no more elements for a multiprocessor than so many,
+# which come an element at a time: columns lie side by side until a block has so many threads, or are so many, in packs
+# so wide at most, each thread with so many steps at least. Of columns so many that fewer threads lie along each the
+# packs are wide. H200, November 2026: of 181 random problems along dim 1, 2^16 to 2^28 elements, this cut is 1.05x of
+# the fastest of up to 120 in the mean, wide packs for all and fewer blocks were 1.14x; of 237 others 127 are cut
+# otherwise than before and take 0.91 of the time in the mean, 84 less, 8 more. us: sum bfloat16 64x1000x196 16.3 for
+# 22.3, 5x2907x88 6.9 for 10.1, 1x163x6128 5.3 for 7.5, float32 1x5016x136 7.5 for 12.4; but bfloat16 2x2926x1104 16.2
+# for 14.3, float32 8192x8192, dim 0, 78.0 for 73.8. With narrow packs sum 32x256x3136 bfloat16 takes 24.1, with wide
+# ones 22.3.
+REDUCED_TILE_THREADS = 256
+FEWEST_REDUCED_ACROSS = 8
+REDUCED_PACK = 2
+FEWEST_ALONG_NARROW_PACKS = 4
+FEWEST_SHORT_REDUCED_STEPS = 12
 SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR = 1 << 13
-FEWEST_SMALL_REDUCED_THREADS = 32
+# From so many steps on several blocks share them, or fewer columns have a block: sum 1x58630x528 bfloat16, dim 1, 34.2
+# for 54.1, but 3x9648x672 float32 45.4 for 36.3; of columns that no access takes several of 1x27762x29 float32 10.1 for
+# 18.2, but 1x5980x13 7.1 for 6.6.
+LONG_REDUCED_STEPS = 1 << 14
+LONG_SINGLE_REDUCED_STEPS = 1 << 13
 # Columns whose steps are nearer in memory than other columns have a warp along each, if they have more steps than this;
 # shorter ones lie side by side in a block, too: sum 13593x19x2 float32, dim 1, 6.1 for 12.5.
 MOST_STEPS_SIDE_BY_SIDE = 32
-SMALL_REDUCED_ACROSS = 4
 # Where several blocks share a tile of a plain reduction, each reads the states of all: tiles are narrow, in packs of
 # two rows, and are two or more. H200, November 2026, us, against tiles of 128 bytes in packs of 16: sum, dim 0,
 # 65536x64 float32 14.0 for 17.3, bfloat16 12.3 for 29.2; 65536x32 11.0 for 16.1, 9.9 for 22.0; 32768x128 13.3 for 20.3,
@@ -403,6 +414,8 @@ class FewestOfRuns(NamedTuple):
 # 102; but sum 17x16395x37 25.2 for 24.1, 1x60000x300 36.6 for 35.3; bfloat16 13x40852x164 64.6 for 93.6, amax
 # 4x1010660x23 65.4 for 106, 34x67665x28 51.5 for 59.1, but 4x31562x515 62.3 for 52.7, sum 1x67521x440 39.5 for 32.3,
 # 675x65410x5 147 for 145.
+# Plain ones must have as many steps, too, as tiles are shared from: amax 35x1142x672 float32, dim 1, 52.9 for 37.4 by
+# tiles, sum 69x1965x293 70.3 for 52.2.
 # Of no more tiles than so many for each multiprocessor, one block each, the chip is idle: logsumexp float32
 # 64x100000x12, dim 1, 93.3 for 117, 1x81920x512 68.9 for 107, bfloat16 1x81920x1024 80.6 for 103; sum bfloat16
 # 1x83886x1000 67.9 for 81.8; but logsumexp 1x41943x1000 71.0 for 66.6.
