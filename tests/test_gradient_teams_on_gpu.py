@@ -16,7 +16,7 @@ CASES = {
     "one row over the whole GPU": ((1, 1 << 20), "split"),
     "few rows": ((8, 128256), "cluster"),
     "rows that clusters share": ((1000, 40001), "cluster"),
-    "as many rows as are on the chip at once, and more": ((200, 300001), "split"),
+    "as many rows as are on the chip at once, and more": ((70, 1000001), "split"),
     "a row that takes all shared memory": ((1, 3000001), "split"),
     "a row longer than the chip holds": ((1, (1 << 24) + 3), "stream"),
 }
