@@ -1,8 +1,8 @@
 """Layouts of arrays as users have them on a GPU, and the algorithm that each brings about on an H100 or H200: what
-test_on_gpu.py runs there, and test_gpu_plans.py plans anywhere."""
+test_on_gpu.py and others run there, and test_gpu_plans.py plans anywhere."""
 
 import numpy as np
-from helpers import REDUCTIONS
+from helpers import DTYPES, REDUCTIONS
 
 from onepass.call import operands_like
 from onepass.cuda.device import by_name
@@ -104,6 +104,62 @@ GRADIENT_LAYOUTS = {
     "dy has one value": ((30, 700), -1, None, lambda x: expand(x[:1, :1], (30, 700)), "block"),
     "two dims apart": ((6, 7, 8, 9), (0, 2), None, None, "strided"),
     "everything": ((60, 70), None, None, None, "block"),
+}
+
+# Rows and columns that several blocks share: shape, operation, algorithm and dim, each for what makes the planner take
+# it of an H200.
+TEAMS = {
+    "one row over the whole GPU": ((1, 1 << 20), "softmax", "split"),
+    "few rows": ((8, 300000), "softmax", "split"),
+    "few odd rows": ((7, 400003), "log_softmax", "split"),
+    "as many rows as are on the chip at once, and more": ((70, 600001), "softmax", "split"),
+    "slices that blocks claim as they are ready": ((70, 600001), "log_softmax", "split"),
+    "whole rows, and longer": ((40, 1 << 20), "softmax", "split"),
+    "a cluster for each row, in registers": ((210, 20001), "softmax", "cluster"),
+    "rows that clusters take as they are ready for them": ((100, 128256), "log_softmax", "cluster"),
+    "rows in shared memory": ((20, 1 << 20), "log_softmax", "split"),
+    "a row longer than the chip holds": ((1, (1 << 25) + 3), "softmax", "stream"),
+    "sums of few rows": ((3, 1 << 21), "sum", "split"),
+    "means of few odd rows": ((5, 2000001), "mean", "split"),
+    "maxima": ((2, 1 << 21), "amax", "split"),
+    "logarithms of sums": ((4, 1 << 20), "logsumexp", "split"),
+    "a long dim with little beside it": ((2, 100003, 16), "softmax", "strided_split", 1),
+    "columns that one block holds too few of": ((4096, 1024), "log_softmax", "strided_split", 0),
+    "columns that clusters of eight share": ((3, 2048, 1000), "softmax", "strided_split", 1),
+    "longer ones, in narrow tiles": ((10000, 200), "softmax", "strided_split", 0),
+    "few columns": ((1500, 40), "log_softmax", "strided_split", 0),
+    "rows of an odd number of columns": ((9, 700, 33), "softmax", "strided_split", 1),
+    "few columns that the GPU shares": ((65536, 16), "log_softmax", "strided_split", 0),
+    "few very long columns": ((1 << 21, 7), "softmax", "strided_split", 0),
+    "sums of few columns": ((300001, 5), "sum", "strided_split", 0),
+    "logarithms of sums of few columns": ((300000, 8), "logsumexp", "strided_split", 0),
+}
+# Of float64 one block holds, or reads twice, as many columns as that.
+_ALONE = {"few columns", "rows of an odd number of columns"}
+# What is run there: the reference takes its time, of large arrays there are two types.
+_LARGE = 1 << 22
+TEAMS_AND_TYPES = [
+    (name, dtype)
+    for name, (shape, *_) in TEAMS.items()
+    for dtype in (DTYPES if np.prod(shape) < _LARGE else ("float32", "bfloat16"))
+]
+
+
+def of_a_team(name, dtype):
+    """The algorithms that may be taken."""
+    if dtype != "float64":
+        return {TEAMS[name][2]}
+    return {"strided" if name in _ALONE else TEAMS[name][2], "stream"}
+
+
+# The same of both gradients that add up: shape and algorithm, each for what makes it take that.
+GRADIENT_TEAMS = {
+    "one row over the whole GPU": ((1, 1 << 20), "split"),
+    "few rows": ((8, 128256), "cluster"),
+    "rows that clusters share": ((1000, 40001), "cluster"),
+    "as many rows as are on the chip at once, and more": ((70, 1000001), "split"),
+    "a row that takes all shared memory": ((1, 3000001), "split"),
+    "a row longer than the chip holds": ((1, (1 << 24) + 3), "stream"),
 }
 
 

@@ -4,16 +4,26 @@ import itertools
 
 import numpy as np
 import pytest
-from gpu_layouts import GRADIENT_LAYOUTS, LAYOUTS, along_dim_1, is_expected
+from gpu_layouts import (
+    GRADIENT_LAYOUTS,
+    GRADIENT_TEAMS,
+    LAYOUTS,
+    TEAMS,
+    TEAMS_AND_TYPES,
+    along_dim_1,
+    is_expected,
+    of_a_team,
+)
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onepass.call import operands_like
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import Tuning, make_cuda_plan
 from onepass.cuda.rounding import halved_while_full
-from onepass.problem import make_problem, normalize_dims
+from onepass.problem import contiguous_strides, make_problem, normalize_dims
 
 
 def taken(view, shape, dtype):
@@ -33,6 +43,28 @@ def test_every_layout(name, op):
         problem = make_problem(op, dtype, x.shape, normalize_dims(op, dim, x.shape), strides=strides)
         algorithm = make_cuda_plan(problem, by_name("h200"), addresses=(into, 0)).algorithm
         assert is_expected(name, op, dtype, algorithm), (dtype, algorithm)
+
+
+def algorithm_of(op, shape, dim, dtype):
+    """What an H200 takes for contiguous arrays."""
+    dims = normalize_dims(op, dim, shape)
+    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
+    problem = make_problem(op, dtype, shape, dims, second=second, third=third)
+    return make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4).algorithm
+
+
+@pytest.mark.parametrize(("name", "dtype"), TEAMS_AND_TYPES)
+def test_every_team(name, dtype):
+    shape, op, _, *dim = TEAMS[name]
+    assert algorithm_of(op, shape, dim[0] if dim else -1, dtype) in of_a_team(name, dtype)
+
+
+@pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))
+@pytest.mark.parametrize("name", GRADIENT_TEAMS)
+def test_every_team_of_a_gradient(name, op):
+    shape, algorithm = GRADIENT_TEAMS[name]
+    for dtype in ("float32", "bfloat16"):
+        assert algorithm_of(op, shape, -1, dtype) == algorithm, dtype
 
 
 @pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))

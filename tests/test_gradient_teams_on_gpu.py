@@ -2,6 +2,7 @@
 test_gradients_on_gpu.py; here it is rows from one to more than the chip holds at once, and what goes on beside them."""
 
 import pytest
+from gpu_layouts import GRADIENT_TEAMS
 from test_gradients_on_gpu import FORWARD, SUMS, check
 from test_on_gpu import replay_beside_each_other
 
@@ -10,16 +11,6 @@ from onepass.call_gradients import checked
 from onepass.cuda import Tuning, launch
 
 pytestmark = pytest.mark.gpu
-
-# Shape and the algorithm that the planner takes on an H200, each for what makes it take that.
-CASES = {
-    "one row over the whole GPU": ((1, 1 << 20), "split"),
-    "few rows": ((8, 128256), "cluster"),
-    "rows that clusters share": ((1000, 40001), "cluster"),
-    "as many rows as are on the chip at once, and more": ((70, 1000001), "split"),
-    "a row that takes all shared memory": ((1, 3000001), "split"),
-    "a row longer than the chip holds": ((1, (1 << 24) + 3), "stream"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +27,9 @@ def inputs_of(torch, op, shape, dtype="float32"):
 
 @pytest.mark.parametrize("op", SUMS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", GRADIENT_TEAMS)
 def test_every_tier(torch, name, dtype, op):
-    shape, algorithm = CASES[name]
+    shape, algorithm = GRADIENT_TEAMS[name]
     dy, y = inputs_of(torch, op, shape, dtype)
     dx = getattr(gradients, op)(dy, y)
     assert _engine.last_algorithm() == algorithm
@@ -101,7 +92,7 @@ def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
     other = torch.cuda.Stream()
     a = torch.randn((4096, 4096), device="cuda")
     tiles = ((2000, 4096), (300, 4096), (9000, 32), (65536, 16))
-    for shape, dim in (*((shape, -1) for shape, _ in CASES.values()), *((shape, 0) for shape in tiles)):
+    for shape, dim in (*((shape, -1) for shape, _ in GRADIENT_TEAMS.values()), *((shape, 0) for shape in tiles)):
         for op in SUMS:
             dy, y = inputs_of(torch, op, shape)
             first = getattr(gradients, op)(dy, y, dim=dim)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from gpu_layouts import TEAMS, TEAMS_AND_TYPES, of_a_team
 from helpers import DTYPES, FLOORS, LIMITS, random_array
 from test_on_gpu import replay_beside_each_other, to_gpu, to_host
 from ulp import max_ulp
@@ -14,59 +15,19 @@ from onepass.cuda import Tuning, prepare
 
 pytestmark = pytest.mark.gpu
 
-# Shape, operation, algorithm and dim: each for what makes the planner take it.
-CASES = {
-    "one row over the whole GPU": ((1, 1 << 20), "softmax", "split"),
-    "few rows": ((8, 300000), "softmax", "split"),
-    "few odd rows": ((7, 400003), "log_softmax", "split"),
-    "as many rows as are on the chip at once, and more": ((70, 600001), "softmax", "split"),
-    "slices that blocks claim as they are ready": ((70, 600001), "log_softmax", "split"),
-    "whole rows, and longer": ((40, 1 << 20), "softmax", "split"),
-    "a cluster for each row, in registers": ((210, 20001), "softmax", "cluster"),
-    "rows that clusters take as they are ready for them": ((100, 128256), "log_softmax", "cluster"),
-    "rows in shared memory": ((20, 1 << 20), "log_softmax", "split"),
-    "a row longer than the chip holds": ((1, (1 << 25) + 3), "softmax", "stream"),
-    "sums of few rows": ((3, 1 << 21), "sum", "split"),
-    "means of few odd rows": ((5, 2000001), "mean", "split"),
-    "maxima": ((2, 1 << 21), "amax", "split"),
-    "logarithms of sums": ((4, 1 << 20), "logsumexp", "split"),
-    "a long dim with little beside it": ((2, 100003, 16), "softmax", "strided_split", 1),
-    "columns that one block holds too few of": ((4096, 1024), "log_softmax", "strided_split", 0),
-    "columns that clusters of eight share": ((3, 2048, 1000), "softmax", "strided_split", 1),
-    "longer ones, in narrow tiles": ((10000, 200), "softmax", "strided_split", 0),
-    "few columns": ((1500, 40), "log_softmax", "strided_split", 0),
-    "rows of an odd number of columns": ((9, 700, 33), "softmax", "strided_split", 1),
-    "few columns that the GPU shares": ((65536, 16), "log_softmax", "strided_split", 0),
-    "few very long columns": ((1 << 21, 7), "softmax", "strided_split", 0),
-    "sums of few columns": ((300001, 5), "sum", "strided_split", 0),
-    "logarithms of sums of few columns": ((300000, 8), "logsumexp", "strided_split", 0),
-}
-
 
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch")
 
 
-# Of float64 one block holds, or reads twice, as many columns as that.
-ALONE = {"few columns", "rows of an odd number of columns"}
-# The reference takes its time: of large arrays two types.
-_LARGE = 1 << 22
-TIERS = [
-    (name, dtype)
-    for name, (shape, *_) in CASES.items()
-    for dtype in (DTYPES if np.prod(shape) < _LARGE else ("float32", "bfloat16"))
-]
-
-
-@pytest.mark.parametrize(("name", "dtype"), TIERS)
+@pytest.mark.parametrize(("name", "dtype"), TEAMS_AND_TYPES)
 def test_every_tier(torch, name, dtype):
-    shape, op, algorithm, *dim = CASES[name]
+    shape, op, _, *dim = TEAMS[name]
     dim = dim[0] if dim else -1
-    algorithm = "strided" if name in ALONE and dtype == "float64" else algorithm
     x = to_gpu(random_array(shape, dtype, sigma=3))
     y = getattr(onepass, op)(x, dim=dim)
-    assert _engine.last_algorithm() in ({algorithm, "stream"} if dtype == "float64" else {algorithm})
+    assert _engine.last_algorithm() in of_a_team(name, dtype)
     expected = getattr(reference, op)(to_host(x), dim, dtype=np.longdouble)
     assert max_ulp(to_host(y), expected, floor=FLOORS[op]) <= LIMITS[op, dtype]
     out = torch.full_like(y, float("nan"))
@@ -148,7 +109,7 @@ def test_in_place(torch, algorithm):
 def test_the_same_bits_a_hundred_times_beside_a_busy_stream(torch):
     other = torch.cuda.Stream()
     a = torch.randn((4096, 4096), device="cuda")
-    for shape, op, _, *dim in CASES.values():
+    for shape, op, _, *dim in TEAMS.values():
         dim = dim[0] if dim else -1
         x = to_gpu(random_array(shape, "float32", sigma=3))
         first = getattr(onepass, op)(x, dim=dim)
