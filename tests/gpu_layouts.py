@@ -136,6 +136,7 @@ TEAMS = {
 }
 # Of float64 one block holds, or reads twice, as many columns as that.
 _ALONE = {"few columns", "rows of an odd number of columns"}
+
 # What is run there: the reference takes its time, of large arrays there are two types.
 _LARGE = 1 << 22
 TEAMS_AND_TYPES = [

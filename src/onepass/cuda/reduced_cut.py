@@ -57,7 +57,7 @@ def cut_reduced(choice: Choice, kept: tuple[Axis, ...], widest: int) -> ReducedC
     small = problem.rows * problem.length <= SMALL_REDUCED_ELEMENTS_PER_MULTIPROCESSOR * choice.device.multiprocessors
     if problem.length < (LONG_SINGLE_REDUCED_STEPS if widest == 1 else LONG_REDUCED_STEPS) and (widest > 1 or small):
         cut = _of_short(choice, kept, 1 if small else min(widest, REDUCED_PACK))
-        # Threads of few columns would have little else to do: wide packs leave them less.
+        # Of so many columns that two threads suffice for each, wide packs leave them less to do.
         if small or cut.threads // cut.across >= FEWEST_ALONG_NARROW_PACKS:
             return cut
     one_block_will_do = _wanted(choice, max(1, problem.rows)) <= 2 * LONE_THREADS
