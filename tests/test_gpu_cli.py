@@ -104,7 +104,7 @@ EXPLAINED = {
     "8x21x513x513 --dim 1 --op sum": ("strided", "tiles of 128 rows, 128 x 1 threads", "one element"),
     "10000x1001 --dim 0 --op sum": ("strided_split", "8 blocks share a tile", "1 reads"),
     "65536x64 --dim 0 --op logsumexp": ("strided_split", "share a tile of 65536 steps", "in registers: read once"),
-    "1000x1000 --dim 0 --op sum --dtype bfloat16": ("strided", "4 x 128 threads", "needs every element once"),
+    "1000x1000 --dim 0 --op sum --dtype bfloat16": ("strided", "8 x 64 threads", "needs every element once"),
     "64x1000": ("block", "a block of 256 per row", "would leave most of the GPU idle"),
     "1024x1000": ("block", "a block of 128 per row, 2 x packs of 4 each", "would leave most of the GPU idle"),
     "4096x1000": ("warp", "32 lanes per row, 8 x packs of 4 each", "fits the registers of a warp"),
