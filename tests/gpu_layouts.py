@@ -1,13 +1,15 @@
 """Layouts of arrays as users have them on a GPU, and the algorithm that each brings about on an H100 or H200: what
 test_on_gpu.py and others run there, and test_gpu_plans.py plans anywhere."""
 
+from functools import partial
+
 import numpy as np
 from helpers import DTYPES, REDUCTIONS
 
 from onepass.call import operands_like
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
-from onepass.problem import contiguous_strides, make_problem
+from onepass.problem import contiguous_strides, make_problem, normalize_dims
 
 
 def expand(x, shape):
@@ -164,8 +166,12 @@ GRADIENT_TEAMS = {
 }
 
 
-def along_dim_1(op, shape, dtype, addresses=(0,) * 4, device="h200", **options):
+def along(dim, op, shape, dtype, addresses=(0,) * 4, device="h200", **options):
     """The plan of contiguous arrays, with what else a gradient reads."""
-    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), (1,))
-    problem = make_problem(op, dtype, shape, (1,), second=second, third=third)
+    dims = normalize_dims(op, dim, shape)
+    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
+    problem = make_problem(op, dtype, shape, dims, second=second, third=third)
     return make_cuda_plan(problem, by_name(device), addresses=addresses, **options)
+
+
+along_dim_1 = partial(along, 1)

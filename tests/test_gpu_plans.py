@@ -10,6 +10,7 @@ from gpu_layouts import (
     LAYOUTS,
     TEAMS,
     TEAMS_AND_TYPES,
+    along,
     along_dim_1,
     is_expected,
     of_a_team,
@@ -18,12 +19,11 @@ from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onepass.call import operands_like
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import Tuning, make_cuda_plan
 from onepass.cuda.rounding import halved_while_full
-from onepass.problem import contiguous_strides, make_problem, normalize_dims
+from onepass.problem import make_problem, normalize_dims
 
 
 def taken(view, shape, dtype):
@@ -45,18 +45,10 @@ def test_every_layout(name, op):
         assert is_expected(name, op, dtype, algorithm), (dtype, algorithm)
 
 
-def algorithm_of(op, shape, dim, dtype):
-    """What an H200 takes for contiguous arrays."""
-    dims = normalize_dims(op, dim, shape)
-    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
-    problem = make_problem(op, dtype, shape, dims, second=second, third=third)
-    return make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4).algorithm
-
-
 @pytest.mark.parametrize(("name", "dtype"), TEAMS_AND_TYPES)
 def test_every_team(name, dtype):
     shape, op, _, *dim = TEAMS[name]
-    assert algorithm_of(op, shape, dim[0] if dim else -1, dtype) in of_a_team(name, dtype)
+    assert along(dim[0] if dim else -1, op, shape, dtype).algorithm in of_a_team(name, dtype)
 
 
 @pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))
@@ -64,7 +56,7 @@ def test_every_team(name, dtype):
 def test_every_team_of_a_gradient(name, op):
     shape, algorithm = GRADIENT_TEAMS[name]
     for dtype in ("float32", "bfloat16"):
-        assert algorithm_of(op, shape, -1, dtype) == algorithm, dtype
+        assert along(-1, op, shape, dtype).algorithm == algorithm, dtype
 
 
 @pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))
@@ -297,8 +289,7 @@ CUTS = [
 
 @pytest.mark.parametrize(("op", "shape", "dim", "dtype", "algorithm", "cut", "why"), CUTS, ids=[c[-1] for c in CUTS])
 def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
-    problem = make_problem(op, dtype, shape, normalize_dims(op, dim, shape))
-    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+    plan = along(dim, op, shape, dtype)
     held = dict(plan.shape)
     assert plan.algorithm == algorithm, plan
     assert {name: held[name] for name in cut} == cut, plan

@@ -16,6 +16,7 @@ from .tile_thresholds import (
     FEWEST_REDUCED_STEPS,
     FEWEST_SHARED_NEIGHBOURS,
     FEWEST_SHORT_REDUCED_STEPS,
+    FEWEST_TILE_THREADS,
     FEWEST_WALK_ACROSS,
     FEWEST_WALK_ELEMENTS,
     FEWEST_WALK_NEIGHBOURS,
@@ -107,11 +108,13 @@ def _of_short(choice: Choice, kept: tuple[Axis, ...], pack: int) -> ReducedCut:
     most = LONE_THREADS // choice.registers_per_element  # states of float64 are twice as large, and have 48 KiB
     along = min(most, near_power(min(_wanted(choice, columns), problem.length / FEWEST_SHORT_REDUCED_STEPS)))
     across = min(32, ceil_power(side_by_side), max(REDUCED_TILE_THREADS // along, FEWEST_REDUCED_ACROSS))
-    while across > 1 and across * along > 64 and (across * along > most or _few(choice, columns, across)):
+    while (
+        across > 1 and across * along > FEWEST_TILE_THREADS and (across * along > most or _few(choice, columns, across))
+    ):
         across //= 2
     while _few(choice, columns, across) and across * along < most // 2 and 2 * along <= problem.length:
         along *= 2
-    return ReducedCut(pack, across, max(64, across * along))
+    return ReducedCut(pack, across, max(FEWEST_TILE_THREADS, across * along))
 
 
 def _of_few_neighbours(choice: Choice) -> ReducedCut:
