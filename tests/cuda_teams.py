@@ -49,6 +49,12 @@ def cases(op, kind):
     return found
 
 
+def few_columns():
+    """Few long columns as the planner cuts them: clusters of many blocks hold one or some, an element per access."""
+    kinds = (("softmax", "float32"), ("logsumexp", "bfloat16"))
+    return [launch("few long columns", op, Layout((3, 4200, 3), 1), dtype) for op, dtype in kinds]
+
+
 def many_blocks():
     """More blocks than a warp has lanes, than a block has threads, and one; the simulator runs all of them at once."""
     found = []

@@ -91,6 +91,7 @@ GRADIENT_LAYOUTS = {
     "a middle dim, whole packs": ((5, 64, 48), 1, None, None, "strided"),
     "columns too long for a tile": ((4100, 4300), 0, None, None, "strided_split"),
     "a few long columns": ((70000, 33), 0, None, None, "strided_split"),
+    "a few long columns of few neighbours": ((13, 7331, 2), 1, None, None, "strided_split"),
     "a few long columns, dy has one value for each": (
         (2, 9000, 33),
         1,
@@ -130,6 +131,8 @@ TEAMS = {
     "columns that clusters of eight share": ((3, 2048, 1000), "softmax", "strided_split", 1),
     "longer ones, in narrow tiles": ((10000, 200), "softmax", "strided_split", 0),
     "few columns": ((1500, 40), "log_softmax", "strided_split", 0),
+    "few long columns, one or two to a cluster": ((13, 7331, 2), "log_softmax", "strided_split", 1),
+    "logarithms of sums of as few": ((3, 29616, 11), "logsumexp", "strided_split", 1),
     "rows of an odd number of columns": ((9, 700, 33), "softmax", "strided_split", 1),
     "few columns that the GPU shares": ((65536, 16), "log_softmax", "strided_split", 0),
     "few very long columns": ((1 << 21, 7), "softmax", "strided_split", 0),

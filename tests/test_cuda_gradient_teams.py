@@ -73,6 +73,7 @@ for blocks in (1, 33, 70):
 for blocks in (2, 5, 16):
     tuning = Tuning(threads=64, blocks=blocks, staged=True)
     add(("sizes",), f"a cluster of {blocks}", SUMS[0], Layout((3, 3001)), algorithm="cluster", tuning=tuning)
+add(("few columns",), "few long columns", SUMS[1], Layout((3, 2100, 3), 1), "bfloat16")
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
 
@@ -104,6 +105,13 @@ def test_every_layout(machine, kind, what):
         assert (case.plan.shared_bytes > 0) == kind.startswith("shared memory")
         assert case.plan.hands_out == kind.endswith("handed out")
     check(machine, LAUNCHES[kind, what])
+
+
+def test_few_long_columns(machine):
+    """As the planner cuts them: clusters of many blocks hold one or some, an element per access."""
+    for case in LAUNCHES["few columns",]:
+        assert case.plan.cluster == 16 and dict(case.plan.shape)["pack"] == 1
+    check(machine, LAUNCHES["few columns",], grids=(16, 48))
 
 
 def test_any_number_of_blocks(machine):

@@ -28,6 +28,7 @@ from onepass.problem import make_problem
 
 ALL = {key: cuda_teams.cases(*key) for key in cuda_teams.all_kinds()}
 MANY = cuda_teams.many_blocks()
+FEW_COLUMNS = cuda_teams.few_columns()
 APART = {key: cuda_teams.strided_cases(*key) for key in cuda_teams.strided_kinds()}
 APART_SPECIALS = {
     key: [
@@ -112,7 +113,7 @@ MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 @pytest.fixture(scope="module", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
 def machine(request):
     groups = (*ALL.values(), *APART.values(), MANY, *SPECIALS.values(), *APART_SPECIALS.values(), FUNCTOR_LAUNCHES)
-    groups = (*groups, TWO_SIZES, FAR_APART)
+    groups = (*groups, TWO_SIZES, FAR_APART, FEW_COLUMNS)
     machine = MACHINES[request.param]([case.plan for cases in groups for case in cases])
     yield machine
     machine.close()
@@ -128,6 +129,12 @@ def test_every_layout(machine, key):
 
 def test_any_number_of_blocks(machine):
     check_results(machine, MANY, grids=(70, 140))
+
+
+def test_few_long_columns(machine):
+    for case in FEW_COLUMNS:
+        assert case.plan.cluster == 16 and dict(case.plan.shape)["pack"] == 1
+    check_results(machine, FEW_COLUMNS, grids=(16, 48))
 
 
 @pytest.mark.parametrize("key", APART, ids=str)

@@ -71,6 +71,11 @@ def test_every_layout_of_a_gradient(name, op):
     assert plan.algorithm == algorithm
 
 
+def _few(across, packs, cluster):
+    """How clusters hold few long columns."""
+    return {"threads": 128, "across": across, "packs": packs, "pack": 1, "cluster": cluster}
+
+
 # (operation, shape, dim, dtype) -> algorithm, and what its shape must say: the reason.
 CUTS = [
     ("log_softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 8}, "odd rows, many: a lane has two edges"),
@@ -234,6 +239,19 @@ CUTS = [
     ("amax", (235, 34, 11018), 1, "bfloat16", "strided", {"pack": 2, "staged": "false"}, "packs are worth more"),
     ("softmax", (76847, 3, 1123), 1, "float32", "strided", {"packs": 3, "tiles": 8}, "the same, written"),
     ("logsumexp", (3257, 4, 465), 1, "float32", "strided", {"packs": 4, "tiles": 1}, "a step more: one tile"),
+    ("log_softmax", (26, 6591, 4), 1, "float32", "strided_split", _few(4, 26, 8), "few columns, as many as neighbours"),
+    ("softmax_backward", (13, 7331, 2), 1, "float32", "strided_split", _few(2, 15, 8), "few columns of a gradient"),
+    ("log_softmax_backward", (8, 16118, 2), 1, "bfloat16", "strided_split", _few(2, 16, 16), "longer ones"),
+    ("logsumexp", (29802, 24), 0, "bfloat16", "strided_split", _few(4, 59, 16), "few columns, not written"),
+    ("softmax", (2048, 20), 0, "float32", "strided_split", _few(8, 8, 16), "a sector of few columns"),
+    ("softmax", (2500, 127), 0, "float32", "strided_split", _few(8, 20, 8), "not so few"),
+    ("softmax", (2500, 128), 0, "float32", "strided_split", {"across": 8, "pack": 2}, "many neighbours"),
+    ("softmax", (2047, 20), 0, "float32", "strided_split", {"across": 8, "pack": 2}, "few columns, shorter"),
+    ("softmax", (32767, 16), 0, "float32", "strided_split", _few(2, 32, 16), "two columns a cluster"),
+    ("softmax", (32768, 16), 0, "float32", "strided_split", {"across": 8, "pack": 2}, "few columns, too long"),
+    ("softmax", (30000, 40), 0, "float32", "strided_split", {"across": 8, "pack": 2}, "too many elements"),
+    ("log_softmax", (9872, 2), 0, "bfloat16", "strided_split", {"across": 1, "pack": 2}, "too few columns"),
+    ("softmax", (26, 6591, 4), 1, "float64", "strided_split", {"most_columns": 4}, "few columns of doubles"),
     ("softmax", (64, 50176, 3), 1, "bfloat16", "strided_split", {"threads": 256, "packs": 49}, "long, few neighbours"),
     ("softmax", (1000, 8192, 2), 1, "float32", "strided_split", {"across": 4, "cluster": 8}, "two neighbours"),
     ("log_softmax", (128, 8192, 5), 1, "float32", "strided_split", {"across": 8, "cluster": 16}, "five neighbours"),

@@ -52,6 +52,18 @@ def test_one_block_of_a_row_has_a_power_of_two_of_warps(algorithm):
     assert make_cuda_plan(problem, H200, "cluster", tuning=Tuning(threads=384)).threads == 384
 
 
+@pytest.mark.parametrize(("dtype", "fewest"), [("bfloat16", 16), ("float32", 8)])
+def test_each_edge_of_a_reduced_row_has_a_lane_of_its_own(dtype, fewest):
+    odd, whole = make_problem("sum", dtype, (111, 671), (1,)), make_problem("sum", dtype, (111, 672), (1,))
+
+    def lanes(problem, n):
+        return dict(make_cuda_plan(problem, H200, "warp", addresses=(0, 0), tuning=Tuning(lanes=n)).shape)["lanes"]
+
+    with pytest.raises(ValueError, match=f"sum: algorithm 'warp' .*: {fewest // 2} lanes: each of a row's .* edges"):
+        lanes(odd, fewest // 2)
+    assert (lanes(odd, fewest), lanes(whole, fewest // 2)) == (fewest, fewest // 2)
+
+
 def test_more_rows_than_a_grid_has_blocks_are_refused_without_advice_that_does_not_help():
     problem = make_problem("logsumexp", "float32", (2**31 + 5, 2048), (1,), strides=(0, 1))
     with pytest.raises(ValueError, match="no kernel .* a block for each of its rows, and a grid has 2147483647$"):

@@ -31,6 +31,10 @@ def tune():
     del sys.modules["tune"]
 
 
+def candidates(tune, cell, *only):
+    return tune.candidates(cell, H200, tune.sweeps(H200, cell.op), only)
+
+
 @pytest.fixture
 def command(tune):
     app = Typer()
@@ -51,7 +55,7 @@ def command(tune):
     ],
 )
 def test_candidates_are_different_plans_that_their_variants_bring_about(tune, op, dtype, shape, dim, algorithms):
-    found = tune.candidates(op, dtype, shape, dim, H200, [])
+    found = candidates(tune, GpuCell("tune", op, shape, "a test", dim, dtype, peers=()))
     plans = list(found.others.values())
     assert algorithms <= {plan.algorithm for plan in plans}
     assert len({plan.algorithm.startswith("strided") for plan in plans}) == 1
@@ -67,7 +71,7 @@ def test_candidates_are_different_plans_that_their_variants_bring_about(tune, op
 
 
 def test_an_algorithm_can_be_looked_at_alone(tune):
-    found = tune.candidates("softmax", "float32", (128, 262144), -1, H200, ["split"])
+    found = candidates(tune, GpuCell("tune", "softmax", (128, 262144), "a test", peers=()), "split")
     assert {plan.algorithm for plan in found.others.values()} == {"split"}
     assert {plan.threads for plan in found.others.values()} >= {256, 512, 1024}
 
@@ -103,8 +107,8 @@ def measured(tune, monkeypatch):
 
 def tuned(tune, shape=(4096, 4096)):
     """What is found for one problem, and what was printed."""
-    found = tune.candidates("softmax", "bfloat16", shape, -1, H200, ["block"])
     cell = GpuCell("tune", "softmax", shape, "a test", dtype="bfloat16", peers=())
+    found = candidates(tune, cell, "block")
     console = Console(record=True, width=200, quiet=False, file=None)
     finding = tune.tune(cell, found, "cuda", 2, console)
     tune.show([finding], H200, console)

@@ -17,15 +17,16 @@ import importlib
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from onepass.bench.gpu_cells import GpuCell, Variant
+from onepass.bench.gpu_timing import GpuEffort
 from onepass.call import operands_like
 from onepass.cuda import CompileError, CudaError, Tuning
 from onepass.cuda.compile_all import compile_all
@@ -52,8 +53,12 @@ THREADS = (64, 128, 256, 512, 1024)
 MOST_HELD = 64
 
 
-def sweeps(device: Device, op: str) -> Iterator[tuple[str, dict[str, tuple[object, ...]]]]:
-    """(algorithm, values of each field of its Tuning), every combination of which is tried."""
+# (algorithm, values of each field of its Tuning), every combination of which is tried.
+Sweep = tuple[str, dict[str, tuple[object, ...]]]
+
+
+def sweeps(device: Device, op: str) -> Iterator[Sweep]:
+    """All that a plan can differ in, finely."""
     all_of_them = device.multiprocessors
     shares = {all_of_them // n for n in (1, 2, 3, 4, 6, 8, 12)} | {2 * all_of_them} | {2**n for n in range(7)}
     blocks = tuple(sorted(shares))
@@ -97,11 +102,11 @@ class Candidates:
     others: dict[Variant, CudaPlan]
 
 
-def candidates(op: str, dtype: str, shape: tuple[int, ...], dim: int, device: Device, only: list[str]) -> Candidates:
+def candidates(cell: GpuCell, device: Device, tried: Iterable[Sweep], only: Collection[str] = ()) -> Candidates:
     """Raises ValueError for a problem that there is not."""
-    dims = normalize_dims(op, dim, shape)
-    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
-    problem = make_problem(op, dtype, shape, dims, second=second, third=third)
+    dims = normalize_dims(cell.op, cell.dim, cell.shape)
+    second, third = operands_like(cell.op, cell.dtype, cell.shape, contiguous_strides(cell.shape), dims)
+    problem = make_problem(cell.op, cell.dtype, cell.shape, dims, second=second, third=third)
 
     def plan(algorithm: str | None, tuning: Tuning | None) -> CudaPlan:
         return make_cuda_plan(problem, device, algorithm, addresses=(0,) * 4, tuning=tuning)
@@ -109,7 +114,7 @@ def candidates(op: str, dtype: str, shape: tuple[int, ...], dim: int, device: De
     chosen = plan(None, None)
     found: dict[CudaPlan, Variant] = {}
     by_tiles = chosen.algorithm.startswith("strided")
-    for algorithm, fields in sweeps(device, op):
+    for algorithm, fields in tried:
         # Tiles can serve rows that lie side by side, too, but have no business there.
         if algorithm not in only if only else algorithm.startswith("strided") != by_tiles:
             continue
@@ -147,26 +152,41 @@ class Finding:
         return self.chosen_seconds / self.best_seconds
 
 
-def tune(cell: GpuCell, found: Candidates, device: str, finalists: int, console: Console) -> Finding:
-    """Time every candidate, then the fastest again. Raises RuntimeError where the planner's choice cannot be timed."""
+def compile_what_can_be(found: Iterable[Candidates], device: Device, console: Console) -> None:
+    """Every plan's kernel, at once; what cannot be is said here, and again of the plan that needs it."""
+    try:
+        compile_all([plan for one in found for plan in (one.chosen, *one.others.values())], device.architecture)
+    except CompileError as error:
+        console.print(str(error).splitlines()[0], style="red")
+
+
+def time_plans(
+    cell: GpuCell, variants: list[Variant], effort: GpuEffort, device: str, console: Console
+) -> dict[str, float]:
+    """Seconds of the planner's choice, "onepass", of each variant by its name, and of a copy; those that fail are said
+    and left out. Raises RuntimeError where the planner's choice does."""
     from onepass.bench import gpu_run
     from onepass.bench.gpu_peers import GPU_PEERS
 
-    def time(variants: list[Variant], effort: gpu_run.GpuEffort) -> dict[str, float]:
-        report = gpu_run.measure(replace(cell, variants=tuple(variants)), [GPU_PEERS["onepass"]], effort, device)
-        if report.skipped:
-            raise RuntimeError(f"{cell.name} {report.skipped}")
-        for outcome in report.outcomes:
-            if outcome.timing is None:
-                console.print(f"  {outcome.label} {outcome.status}: {outcome.note}", style="red")
-        timed = {o.peer: o.timing.median for o in report.outcomes if o.timing and o.mode in ("out", "copy")}
-        if "onepass" not in timed:
-            raise RuntimeError(f"{cell.name}: the planner's choice cannot be timed")
-        return timed
+    report = gpu_run.measure(replace(cell, variants=tuple(variants)), [GPU_PEERS["onepass"]], effort, device)
+    if report.skipped:
+        raise RuntimeError(f"{problem_name(cell)} {report.skipped}")
+    for outcome in report.outcomes:
+        if outcome.timing is None:
+            console.print(f"  {outcome.label} {outcome.status}: {outcome.note}", style="red")
+    timed = {o.peer: o.timing.median for o in report.outcomes if o.timing and o.mode in ("out", "copy")}
+    if "onepass" not in timed:
+        raise RuntimeError(f"{problem_name(cell)}: the planner's choice cannot be timed")
+    return timed
 
-    first = time(list(found.others), gpu_run.QUICK)
+
+def tune(cell: GpuCell, found: Candidates, device: str, finalists: int, console: Console) -> Finding:
+    """Time every candidate, then the fastest again. Raises RuntimeError where the planner's choice cannot be timed."""
+    from onepass.bench.gpu_run import FULL, QUICK
+
+    first = time_plans(cell, list(found.others), QUICK, device, console)
     fastest = sorted((v for v in found.others if v.name in first), key=lambda v: first[v.name])[:finalists]
-    last = time(fastest, gpu_run.FULL)
+    last = time_plans(cell, fastest, FULL, device, console)
     best = min((v for v in fastest if v.name in last), key=lambda v: last[v.name], default=None)
     for variant in fastest:
         if variant.name in last:
@@ -224,18 +244,15 @@ def main(
     console = Console(highlight=False)
     try:
         cells = [GpuCell("tune", op, _sizes(text), "tools/tune.py", dim, dtype, peers=()) for text in shapes]
-        described = _describe(device, dry_run)
-        found = [candidates(op, dtype, cell.shape, dim, described, algorithm or []) for cell in cells]
+        described = describe(device, dry_run)
+        found = [candidates(cell, described, sweeps(described, op), algorithm or ()) for cell in cells]
     except (ValueError, TypeError) as error:
-        _fail(error, 2)
+        fail("tune", error, 2)
     except (CudaError, ImportError) as error:
-        _fail(f"{error}; --dry-run --device h200 shows what would be timed on one", 1)
+        fail("tune", f"{error}; --dry-run --device h200 shows what would be timed on one", 1)
     findings: list[Finding] = []
     if not dry_run:
-        try:
-            compile_all([plan for one in found for plan in (one.chosen, *one.others.values())], described.architecture)
-        except CompileError as error:  # said again of the plan that needs it
-            console.print(str(error).splitlines()[0], style="red")
+        compile_what_can_be(found, described, console)
     for cell, one in zip(cells, found, strict=True):
         heading = f"[bold]{problem_name(cell)}[/bold], {len(one.others)} other plans; the planner's: {one.chosen}"
         console.print(heading, soft_wrap=True)
@@ -259,7 +276,8 @@ def _sizes(shape: str) -> tuple[int, ...]:
     return tuple(map(int, shape.split("x")))
 
 
-def _describe(device: str, dry_run: bool) -> Device:
+def describe(device: str, dry_run: bool) -> Device:
+    """The device of that name. Raises ValueError where there is none, or none that plans can be timed on."""
     if device.partition(":")[0] != "cuda":
         if not dry_run:
             raise ValueError(f"--device {device}: plans can be timed on cuda or cuda:1; add --dry-run to look at them")
@@ -271,8 +289,8 @@ def _describe(device: str, dry_run: bool) -> Device:
     return read_device(gpu_ordinal(device))
 
 
-def _fail(problem: object, code: int) -> None:
-    typer.echo(f"tune: {problem}", err=True)
+def fail(tool: str, problem: object, code: int) -> NoReturn:
+    typer.echo(f"{tool}: {problem}", err=True)
     raise typer.Exit(code)
 
 

@@ -11,7 +11,7 @@ from .plan_strided import run_or_tiles, tile
 from .rounding import ceil_div, floor_power
 from .team_thresholds import SPLIT_THREADS
 from .thresholds import ACCESS_BYTES, LOOP_THREADS, STRIDED_SEGMENT_STEPS, WARP_THREADS
-from .tile_cut import Held, TileCut, as_wide_as, chosen_pack, cut_tile, is_narrow
+from .tile_cut import Held, TileCut, as_wide_as, chosen_pack, cut_of_few, cut_tile, is_narrow
 from .tile_thresholds import (
     FEW_GRADIENT_TILES,
     FEWEST_GRADIENT_STEPS,
@@ -110,8 +110,9 @@ def _plan_held(
     filled = kept[-1].size * choice.x_size >= min(ACCESS_BYTES, problem.rows * choice.x_size)
     measured = wide_dy and wide_saved and (filled or tiny) and choice.registers_per_element == 1
     measured = measured and problem.length >= FEWEST_GRADIENT_STEPS
-    cut = _alone(choice, held) if wide_dy and wide_saved else None
-    cut = cut or cut_tile(choice, held, measured)
+    neighbours = kept[-1].size if wide_dy and wide_saved else 0
+    cut = _alone(choice, held) if neighbours else None
+    cut = cut or cut_of_few(choice, held, neighbours) or cut_tile(choice, held, measured)
     if cut is None:
         return None
     shape: dict[str, int | str | bool] = {

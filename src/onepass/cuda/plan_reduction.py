@@ -29,6 +29,8 @@ def plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     if chosen == "warp":
         threads = tuning.threads or WARP_THREADS
         lanes = tuning.lanes or lanes_of_row(choice, packs, pack, alignment)
+        if alignment == "peeled" and lanes < 2 * pack - 2:
+            raise choice.refuse(f"{lanes} lanes: each of a row's {2 * pack - 2} edges is for a lane of its own")
         choice.why.append(
             f"{problem.rows} rows are enough for {lanes} lanes each to fill the GPU"
             if many

@@ -8,7 +8,7 @@ from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .rounding import ceil_div
 from .thresholds import ACCESS_BYTES
-from .tile_cut import Held, TileCut, as_wide_as, cut_tile, halved, is_narrow
+from .tile_cut import Held, TileCut, as_wide_as, cut_of_few, cut_tile, halved, is_narrow
 from .tile_thresholds import (
     AS_READ_TILES,
     AS_READ_TILES_ACROSS_SECTORS,
@@ -63,10 +63,12 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
         as_read=as_read,
     )
     near = narrow or neighbours >= min(FEWEST_SHARED_NEIGHBOURS, problem.rows)
-    cut = cut_tile(choice, held, near and problem.length > HELD_ALONE_STEPS and choice.registers_per_element == 1)
+    of_few = cut_of_few(choice, held, neighbours)
+    measured = near and problem.length > HELD_ALONE_STEPS and choice.registers_per_element == 1
+    cut = of_few or cut_tile(choice, held, measured)
     if cut is None or (narrow and not cut.clustered):
         return None
-    pays = choice.elementwise or columnwise or _holding_pays(choice, cut, narrow)
+    pays = choice.elementwise or of_few is not None or columnwise or _holding_pays(choice, cut, narrow)
     if choice.tuning.clustered is None and not pays:
         return None
     reduced = problem.reduce or (Axis(problem.length, 1, 1),)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..problem import Axis, Problem
 from .kernel_plan import Choice
@@ -12,12 +13,19 @@ from .rounding import ceil_div, ceil_power
 from .tile_thresholds import (
     CROSSED_COLUMNS,
     FEW_AS_READ,
+    FEW_ELEMENTS_PER_MULTIPROCESSOR,
+    FEW_HELD,
+    FEW_NEIGHBOURS,
+    FEW_STEPS,
+    FEWEST_CLUSTER_THREADS,
     FEWEST_NARROW_SHARED_STEPS,
     FEWEST_RESIDENT_THREADS,
     FEWEST_SHARED_NEIGHBOURS,
     MOST_AS_READ,
     MOST_AS_READ_IN_PAIRS,
+    MOST_FEW_COST,
     MOST_SHARED_HELD,
+    SECTOR_BYTES,
     SHARED_STEPS,
     SharedTile,
 )
@@ -89,6 +97,49 @@ def cut_tile(choice: Choice, held: Held, measured: bool) -> TileCut | None:
     if cut is None and tuning.clustered is not None:
         raise choice.refuse(f"registers of the blocks do not hold {choice.problem.length} steps")
     return cut
+
+
+def cut_of_few(choice: Choice, held: Held, neighbours: int) -> TileCut | None:
+    """The cut of few long columns for clusters, an element per access: of all, the one of least cost. `neighbours`:
+    columns that lie side by side, or 0. None where others are better."""
+    problem, device = choice.problem, choice.device
+    small = 0 < problem.rows * problem.length <= FEW_ELEMENTS_PER_MULTIPROCESSOR * device.multiprocessors
+    few = small and problem.length in FEW_STEPS and neighbours in FEW_NEIGHBOURS
+    possible = choice.registers_per_element == 1 and choice.algorithm in (None, "strided_split")
+    if choice.tuning != Tuning() or not (few and possible):
+        return None
+    singly = replace(held, widest=1, as_read=False)
+    tiles = (
+        SharedTile(columns, threads, blocks, MOST_SHARED_HELD)
+        for columns in (1, 2, 4, 8, 16)
+        for threads in (128, 256, 512)
+        for blocks in (2, 4, 8, 16)
+        if blocks <= device.most_clustered
+    )
+    cuts = [cut for tile in tiles if (cut := _first(choice, singly, [tile]))]
+    best = min(cuts, key=lambda cut: _cost(choice, cut, neighbours), default=None)
+    return best if best and _cost(choice, best, neighbours) < MOST_FEW_COST else None
+
+
+def _cost(choice: Choice, cut: TileCut, neighbours: int) -> float:
+    """How far a cut of few columns is from what was fast, in factors of two, each of some 4% of the time."""
+    multiprocessors = choice.device.multiprocessors
+    blocks = ceil_div(choice.problem.rows, cut.columns) * cut.blocks
+    side_by_side = min(cut.columns, neighbours) * choice.x_size
+    return (
+        4 * _doublings(blocks, multiprocessors // 2)
+        + _doublings(multiprocessors, blocks)
+        + 2 * _doublings(cut.packs, FEW_HELD[0])
+        + _doublings(FEW_HELD[1], cut.packs)
+        + _doublings(side_by_side, SECTOR_BYTES)
+        + _doublings(neighbours, cut.columns)
+        + _doublings(FEWEST_CLUSTER_THREADS, cut.threads)
+    )
+
+
+def _doublings(size: int, wanted: int) -> float:
+    """That make of one size at least another."""
+    return max(0.0, math.log2(wanted / size))
 
 
 def _clustered(choice: Choice, held: Held) -> TileCut | None:

@@ -296,6 +296,15 @@ FEW_SHARED_TILES = [
     _LONG,
     SharedTile(16, 512, 16, 64),
 ]
+# Few long columns: of no more elements for a multiprocessor, of so many steps and neighbours. Clusters hold tiles of
+# them an element per access, so many of each thread, in blocks of so many threads or more: of all cuts the one of least
+# cost (tile_cut.py), if it costs less than this.
+FEW_ELEMENTS_PER_MULTIPROCESSOR = 1 << 13
+FEW_STEPS = range(2048, 32768)
+FEW_NEIGHBOURS = range(2, 128)
+FEW_HELD = 8, 16
+FEWEST_CLUSTER_THREADS = 128
+MOST_FEW_COST = 5
 
 # The same of gradients: by bytes of an element of both arrays, in registers of both. Measured against tiles in shared
 # memory or read twice: float32 32x256x56x56, dim 1, 77.3 for 87.6, 16x150x128x128 116 for 174, 64x1000x196 47.5 for
