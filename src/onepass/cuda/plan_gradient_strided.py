@@ -9,6 +9,7 @@ from ..problem import ITEMSIZE, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .plan_strided import run_or_tiles, tile
 from .rounding import ceil_div, floor_power
+from .segment_cut import cut_segments
 from .team_thresholds import SPLIT_THREADS
 from .thresholds import ACCESS_BYTES, LOOP_THREADS, STRIDED_SEGMENT_STEPS, WARP_THREADS
 from .tile_cut import Held, TileCut, as_wide_as, chosen_pack, cut_of_few, cut_tile, is_narrow
@@ -46,6 +47,8 @@ def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
         if held is not None:
             return held
     across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
+    if segmented and wide_saved and tuning == Tuning() and problem.rows * problem.length > 0:
+        pack, across, threads = cut_segments(choice, kept[-1].size, pack)
     few = ceil_div(problem.rows, across * pack) * 2 <= choice.device.multiprocessors
     shared = choice.algorithm is None and not segmented and few and problem.length >= SHARED_STEPS
     if shared or choice.algorithm == "strided_split":

@@ -35,3 +35,8 @@ def halved_while_full(parts: int, units: int, fewest: int, most: int, gain: int)
             break
         parts = half
     return parts
+
+
+def doublings(size: int, wanted: int) -> float:
+    """That make of one size at least another; none, if it is."""
+    return max(0.0, math.log2(wanted / size))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..problem import Axis, Problem
 from .kernel_plan import Choice
 from .plan_cluster import cluster_sizes
-from .rounding import ceil_div, ceil_power
+from .rounding import ceil_div, ceil_power, doublings
 from .tile_thresholds import (
     CROSSED_COLUMNS,
     FEW_AS_READ,
@@ -127,19 +126,14 @@ def _cost(choice: Choice, cut: TileCut, neighbours: int) -> float:
     blocks = ceil_div(choice.problem.rows, cut.columns) * cut.blocks
     side_by_side = min(cut.columns, neighbours) * choice.x_size
     return (
-        4 * _doublings(blocks, multiprocessors // 2)
-        + _doublings(multiprocessors, blocks)
-        + 2 * _doublings(cut.packs, FEW_HELD[0])
-        + _doublings(FEW_HELD[1], cut.packs)
-        + _doublings(side_by_side, SECTOR_BYTES)
-        + _doublings(neighbours, cut.columns)
-        + _doublings(FEWEST_CLUSTER_THREADS, cut.threads)
+        4 * doublings(blocks, multiprocessors // 2)
+        + doublings(multiprocessors, blocks)
+        + 2 * doublings(cut.packs, FEW_HELD[0])
+        + doublings(FEW_HELD[1], cut.packs)
+        + doublings(side_by_side, SECTOR_BYTES)
+        + doublings(neighbours, cut.columns)
+        + doublings(FEWEST_CLUSTER_THREADS, cut.threads)
     )
-
-
-def _doublings(size: int, wanted: int) -> float:
-    """That make of one size at least another."""
-    return max(0.0, math.log2(wanted / size))
 
 
 def _clustered(choice: Choice, held: Held) -> TileCut | None:
