@@ -320,7 +320,7 @@ SHARED_IN_REGISTERS = {
     ((32768, 512), 0, "bfloat16"): (16, 16, 512),
     ((40000, 512), 0, "float32"): None,  # too many steps for the largest cluster
     ((1024, 64), 0, "float32"): (16, 8, 128),  # few tiles: narrower ones
-    ((8192, 16), 0, "float16"): (16, 16, 512),
+    ((8192, 16), 0, "float16"): (4, 16, 128),
     ((4096, 4096), 0, "float64"): None,  # not measured
     ((2, 128256, 16), 1, "float32"): (16, 65, 512),  # more blocks than a cluster has
     ((65536, 16), 0, "bfloat16"): (8, 64, 256),

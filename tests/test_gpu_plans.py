@@ -76,6 +76,11 @@ def _few(across, packs, cluster):
     return {"threads": 128, "across": across, "packs": packs, "pack": 1, "cluster": cluster}
 
 
+def _segment(across, threads, pack):
+    """How tiles are cut whose blocks need nothing of each other."""
+    return {"across": across, "threads": threads, "pack": pack}
+
+
 # (operation, shape, dim, dtype) -> algorithm, and what its shape must say: the reason.
 CUTS = [
     ("log_softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 8}, "odd rows, many: a lane has two edges"),
@@ -239,6 +244,27 @@ CUTS = [
     ("amax", (235, 34, 11018), 1, "bfloat16", "strided", {"pack": 2, "staged": "false"}, "packs are worth more"),
     ("softmax", (76847, 3, 1123), 1, "float32", "strided", {"packs": 3, "tiles": 8}, "the same, written"),
     ("logsumexp", (3257, 4, 465), 1, "float32", "strided", {"packs": 4, "tiles": 1}, "a step more: one tile"),
+    ("log_softmax", (420, 536, 128), 1, "bfloat16", "strided_split", {"pack": 2, "cluster": 2}, "logarithms of halves"),
+    ("log_softmax", (190, 1035, 56), 1, "float16", "strided_split", {"pack": 2, "cluster": 4}, "more steps of them"),
+    ("log_softmax", (81, 312, 256), 1, "bfloat16", "strided_split", {"pack": 4, "cluster": 2}, "fewer steps of them"),
+    (
+        "log_softmax",
+        (1, 427, 840),
+        1,
+        "bfloat16",
+        "strided_split",
+        {"pack": 2, "across": 8},
+        "few of them",
+    ),
+    ("log_softmax", (348, 147, 2512), 1, "bfloat16", "strided", {"pack": 2, "across": 32}, "logarithms of one block"),
+    ("log_softmax", (390, 107, 56), 1, "bfloat16", "strided", {"pack": 2, "across": 16}, "of fewer neighbours"),
+    ("log_softmax", (1, 226, 644), 1, "bfloat16", "strided", {"pack": 2, "across": 4}, "of few columns"),
+    ("log_softmax", (476, 56, 40), 1, "bfloat16", "strided", {"pack": 4, "across": 16}, "shorter ones by four"),
+    ("logsumexp_backward", (12, 88469, 64), 1, "float32", "strided", _segment(32, 64, 4), "as wide as neighbours"),
+    ("logsumexp_backward", (232, 87589, 2), 1, "bfloat16", "strided", _segment(1, 64, 2), "two neighbours"),
+    ("logsumexp_backward", (9, 20824, 8), 1, "bfloat16", "strided", _segment(4, 64, 2), "narrow packs: more threads"),
+    ("logsumexp_backward", (1, 438, 23), 1, "bfloat16", "strided", _segment(1, 512, 1), "a step for each thread"),
+    ("logsumexp_backward", (4096, 64, 4096), 1, "bfloat16", "strided", _segment(16, 64, 8), "whole packs of many"),
     ("log_softmax", (26, 6591, 4), 1, "float32", "strided_split", _few(4, 26, 8), "few columns, as many as neighbours"),
     ("softmax_backward", (13, 7331, 2), 1, "float32", "strided_split", _few(2, 15, 8), "few columns of a gradient"),
     ("log_softmax_backward", (8, 16118, 2), 1, "bfloat16", "strided_split", _few(2, 16, 16), "longer ones"),

@@ -17,10 +17,11 @@ from .tile_thresholds import (
     HELD_TILES_PER_MULTIPROCESSOR,
     HELD_TILES_REGISTERS,
     HELD_UNWRITTEN_REGISTERS,
+    LOGARITHM_HALVES_PACK,
     MOST_AS_READ_ALONE,
     MOST_BESIDE_ALL_BLOCKS,
     MOST_HELD_TILES,
-    MOST_OF_SM_75,
+    MOST_WIDENED,
     MOST_WRITTEN_TILES_STEPS,
     STEPS_PER_THREAD,
     TILE_BYTES,
@@ -36,7 +37,7 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     found = _alone(choice, widest, plain) if tuning.across is None else None
     found = found or _as_read(choice, kept, widest)
     if found is None and not plain:
-        found = _shared(choice, kept, tuning.pack or min(widest, max(1, HELD_PACK // choice.registers_per_element)))
+        found = _shared(choice, kept, tuning.pack or min(widest, _most_pack(choice)))
     if found is None:
         return None
     pack, across, threads = found
@@ -95,10 +96,9 @@ def _resident(choice: Choice, threads: int, steps: int, pack: int, tiles: int) -
     # A logarithm's results are widened ahead of time, and take what their elements save.
     pairs, logarithms = choice.held_size == 2 and pack > 1, choice.problem.op == "log_softmax"
     registers = steps * pack // 2 if pairs and not logarithms else steps * pack * size
-    of_sm_75 = pairs and logarithms and choice.device.major < 8  # where 32 of them leave 16 bytes without a place
-    most = MOST_OF_SM_75 if of_sm_75 else MOST_BESIDE_ALL_BLOCKS
-    eighths = 6 if tiles > 1 or registers > most else 8
-    if registers > MOST_BESIDE_ALL_BLOCKS and pack > 2:
+    widened = pairs and logarithms and choice.device.major != 9  # where they leave more for what lies beside them
+    eighths = 6 if tiles > 1 or registers > (MOST_WIDENED if widened else MOST_BESIDE_ALL_BLOCKS) else 8
+    if registers > MOST_BESIDE_ALL_BLOCKS and (pack > 2 or widened):
         eighths = 5
     return max(1, TILE_THREADS_PER_MULTIPROCESSOR // threads // size * eighths // 8)
 
@@ -121,11 +121,17 @@ def _as_read(choice: Choice, kept: tuple[Axis, ...], widest: int) -> tuple[int, 
     if choice.held_size != 2 or widest < 2 or tuning.threads or tuning.across or tuning.pack:
         return None
     along = max(4, ceil_power(ceil_div(problem.length, MOST_AS_READ_ALONE)))
-    across = 32 if along <= 8 else 16
-    near = neighbours(choice, kept, 2) >= across and problem.length >= FEWEST_AS_READ_STEPS
-    many = problem.rows >= 2 * across * 2 * choice.device.multiprocessors
-    fits = near and many and across * along <= LOOP_THREADS
-    return (2, across, across * along) if fits and problem.op in ("softmax", "logsumexp") else None
+    if problem.op in REDUCTIONS or problem.length < FEWEST_AS_READ_STEPS:
+        return None
+    widths = [(32 if along <= 8 else 16, 2)]
+    if problem.op == "log_softmax":
+        widths.append((16, 1))
+    for across, tiles in widths:  # so many tiles for each multiprocessor, at least
+        near = neighbours(choice, kept, 2) >= across
+        many = problem.rows >= 2 * across * tiles * choice.device.multiprocessors
+        if near and many and across * along <= LOOP_THREADS:
+            return 2, across, across * along
+    return None
 
 
 def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int, int] | None:
@@ -156,6 +162,14 @@ def _shared(choice: Choice, kept: tuple[Axis, ...], pack: int) -> tuple[int, int
         if fits and across * along <= most and (across == 32 or along & (along - 1) == 0):
             return pack, across, across * along
     return None
+
+
+def _most_pack(choice: Choice) -> int:
+    """Rows per access, of tiles that threads of a block share."""
+    halves = choice.held_size == 2 and choice.problem.length >= FEWEST_AS_READ_STEPS
+    if choice.problem.op == "log_softmax" and halves:
+        return LOGARITHM_HALVES_PACK
+    return max(1, HELD_PACK // choice.registers_per_element)
 
 
 def _most_held(choice: Choice, pack: int) -> tuple[int, int]:

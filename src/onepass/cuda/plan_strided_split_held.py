@@ -12,10 +12,12 @@ from .tile_cut import Held, TileCut, as_wide_as, cut_of_few, cut_tile, halved, i
 from .tile_thresholds import (
     AS_READ_TILES,
     AS_READ_TILES_ACROSS_SECTORS,
+    FEW_LOGARITHM_TILES,
     FEW_SHARED_TILES,
     FEWEST_NARROW_COLUMNS,
     FEWEST_SHARED_NEIGHBOURS,
     HELD_ALONE_STEPS,
+    LOGARITHM_TILES,
     MOST_UNWRITTEN_BLOCKS,
     MOST_UNWRITTEN_NARROW_STEPS,
     MOST_UNWRITTEN_ROUNDS,
@@ -45,6 +47,8 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
     as_read = choice.held_size == 2 and widest > 1 and not narrow
     tiles: Sequence[SharedTile] = _tiles(choice, widest)
     few_tiles: Sequence[SharedTile] = halved(FEW_SHARED_TILES) if as_read else FEW_SHARED_TILES
+    if as_read and problem.op == "log_softmax":
+        few_tiles = [*FEW_LOGARITHM_TILES, *few_tiles]
     if narrow:
         tiles = few_tiles = as_wide_as(
             max(FEWEST_NARROW_COLUMNS, neighbours), NARROW_SHARED_TILES.get(choice.kept_size, ())
@@ -133,7 +137,11 @@ def _tiles(choice: Choice, widest: int) -> Sequence[SharedTile]:
     whole = SECTOR_BYTES if choice.problem.op == "softmax" else SECTOR_BYTES // 2
     apart = any(axis.y_stride * size % whole for axis in reduced)
     if widest > 1 and choice.held_size == 2:
-        return AS_READ_TILES_ACROSS_SECTORS if apart else AS_READ_TILES
+        if apart:
+            return AS_READ_TILES_ACROSS_SECTORS
+        if choice.problem.op == "log_softmax":
+            return [AS_READ_TILES[0], *LOGARITHM_TILES, *AS_READ_TILES[1:]]
+        return AS_READ_TILES
     if size == 4 and widest > 1 and apart:
         return SHARED_TILES_ACROSS_SECTORS
     tiles = SHARED_TILES.get(size, ())

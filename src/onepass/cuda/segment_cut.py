@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from .kernel_plan import Choice
-from .rounding import ceil_div, doublings
+from .rounding import ceil_div, ceil_power, doublings
 from .thresholds import STRIDED_SEGMENT_STEPS
 from .tile_thresholds import ENOUGH_SEGMENT_THREADS, SEGMENT_RUN_BYTES
 
@@ -13,8 +13,11 @@ from .tile_thresholds import ENOUGH_SEGMENT_THREADS, SEGMENT_RUN_BYTES
 def cut_segments(choice: Choice, neighbours: int, widest: int) -> tuple[int, int, int]:
     """(pack, threads across, threads): of all cuts the one of least cost. `neighbours`: columns that lie side by side;
     `widest`: rows per access at most."""
-    packs = [pack for pack in (1, 2, 4, 8, 16) if pack <= widest]
-    cuts = product(packs, (1, 2, 4, 8, 16, 32), (64, 128, 256, 512))
+    cuts = (
+        (pack, across, threads)
+        for pack, across, threads in product((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (64, 128, 256, 512))
+        if pack <= widest and across <= ceil_power(ceil_div(neighbours, pack))
+    )
     return min(cuts, key=lambda cut: _cost(choice, neighbours, widest, *cut))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ..problem import Axis, Problem
 from .kernel_plan import Choice
@@ -23,6 +24,7 @@ from .tile_thresholds import (
     MOST_AS_READ,
     MOST_AS_READ_IN_PAIRS,
     MOST_FEW_COST,
+    MOST_LOGARITHM_PAIRS,
     MOST_SHARED_HELD,
     SECTOR_BYTES,
     SHARED_STEPS,
@@ -108,31 +110,30 @@ def cut_of_few(choice: Choice, held: Held, neighbours: int) -> TileCut | None:
     if choice.tuning != Tuning() or not (few and possible):
         return None
     singly = replace(held, widest=1, as_read=False)
-    tiles = (
-        SharedTile(columns, threads, blocks, MOST_SHARED_HELD)
-        for columns in (1, 2, 4, 8, 16)
-        for threads in (128, 256, 512)
-        for blocks in (2, 4, 8, 16)
-        if blocks <= device.most_clustered
-    )
-    cuts = [cut for tile in tiles if (cut := _first(choice, singly, [tile]))]
-    best = min(cuts, key=lambda cut: _cost(choice, cut, neighbours), default=None)
-    return best if best and _cost(choice, best, neighbours) < MOST_FEW_COST else None
+    sizes = [blocks for blocks in (2, 4, 8, 16) if blocks <= device.most_clustered]
+    shapes = product((1, 2, 4, 8, 16), (128, 256, 512), sizes)
+    for cost, columns, threads, blocks in sorted((_cost(choice, neighbours, *shape), *shape) for shape in shapes):
+        if cost >= MOST_FEW_COST:
+            break
+        cut = _first(choice, singly, [SharedTile(columns, threads, blocks, MOST_SHARED_HELD)])
+        if cut is not None:
+            return cut
+    return None
 
 
-def _cost(choice: Choice, cut: TileCut, neighbours: int) -> float:
+def _cost(choice: Choice, neighbours: int, columns: int, threads: int, blocks: int) -> float:
     """How far a cut of few columns is from what was fast, in factors of two, each of some 4% of the time."""
-    multiprocessors = choice.device.multiprocessors
-    blocks = ceil_div(choice.problem.rows, cut.columns) * cut.blocks
-    side_by_side = min(cut.columns, neighbours) * choice.x_size
+    problem, multiprocessors = choice.problem, choice.device.multiprocessors
+    at_work = ceil_div(problem.rows, columns) * blocks
+    held = ceil_div(problem.length, blocks * (threads // columns))
     return (
-        4 * doublings(blocks, multiprocessors // 2)
-        + doublings(multiprocessors, blocks)
-        + 2 * doublings(cut.packs, FEW_HELD[0])
-        + doublings(FEW_HELD[1], cut.packs)
-        + doublings(side_by_side, SECTOR_BYTES)
-        + doublings(neighbours, cut.columns)
-        + doublings(FEWEST_CLUSTER_THREADS, cut.threads)
+        4 * doublings(at_work, multiprocessors // 2)
+        + doublings(multiprocessors, at_work)
+        + 2 * doublings(held, FEW_HELD[0])
+        + doublings(FEW_HELD[1], held)
+        + doublings(min(columns, neighbours) * choice.x_size, SECTOR_BYTES)
+        + doublings(neighbours, columns)
+        + doublings(FEWEST_CLUSTER_THREADS, threads)
     )
 
 
@@ -152,13 +153,14 @@ def _clustered(choice: Choice, held: Held) -> TileCut | None:
 
 def _first(choice: Choice, held: Held, tiles: Sequence[SharedTile]) -> TileCut | None:
     """The first of these whose registers hold the steps."""
+    most_pairs = MOST_LOGARITHM_PAIRS if choice.problem.op == "log_softmax" else MOST_AS_READ_IN_PAIRS
     for tile in tiles:
         pack, across = _across(choice, held.widest, tile.columns, tile.pack or held.pack)
         if tile.threads < across * pack:
             continue
         packs = ceil_div(choice.problem.length, tile.blocks * (tile.threads // across))
         registers = packs * held.registers(pack)
-        most = min(tile.most_held, MOST_AS_READ_IN_PAIRS) if held.as_read and pack == 2 else tile.most_held
+        most = min(tile.most_held, most_pairs) if held.as_read and pack == 2 else tile.most_held
         if tile.fewest_held <= registers <= most:
             others = _others(choice, held, tile, registers)
             resident = _resident(choice, tile.threads, registers, others)

@@ -27,7 +27,7 @@ HELD_TILES_PER_MULTIPROCESSOR = 0.5
 # With more than that, a quarter of the blocks would have their threads spill: log_softmax of 512x300x49, dim 1, on
 # sm_75 to sm_89, softmax with 39 on all but sm_75.
 MOST_BESIDE_ALL_BLOCKS = 37
-MOST_OF_SM_75 = 31  # the same of log_softmax in pairs of 16 bits
+MOST_WIDENED = 28  # the same of log_softmax in pairs of 16 bits, but on sm_90
 HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
 # The same of a plain reduction. H200, November 2026, us, dim 1, against threads that walk along their rows: sum
 # 8x21x513x513 float32 54.4 for 62.2, bfloat16 36.0 for 48.4, 13046x9x699 float32 93.3 for 113.7.
@@ -191,6 +191,7 @@ SHARED_TILES = {
 # 154 for 164. With more than 32 registers held they take twice as long.
 MOST_AS_READ = 32
 MOST_AS_READ_IN_PAIRS = 24  # 32 of no more than a pair each are an array in memory to the compiler
+MOST_LOGARITHM_PAIRS = 21  # of log_softmax 22 are one, on sm_90
 # Of more a thread needs more registers beside them, or it spills: but in clusters of eight on sm_90, and of logsumexp.
 FEW_AS_READ = 28
 FEWEST_RESIDENT_THREADS = 768  # of a multiprocessor: tiles that leave room for fewer are the last choice
@@ -205,6 +206,14 @@ AS_READ_TILES_ACROSS_SECTORS = [
     SharedTile(64, 512, 8, 32),
     *AS_READ_TILES,
 ]
+# Logarithms of 16 bits in pairs, not packs of four, more of them a thread: H200, November 2026, of 170 random problems
+# along dim 1, 40 to 1500 steps, 78 are cut otherwise and take 0.85 of the time in the mean, 70 less, 5 by 3% or more
+# longer. us: 420x536x128 42.5 for 69.6, 256x570x256 50.8 for 84.7, 25x181x6376 48.1 for 70.1, 348x147x2512 162 for 223,
+# 1x427x840 5.7 for 7.1; but float16 4x1346x856 18.5 for 14.1. Of fewer than FEWEST_AS_READ_STEPS packs of four stay:
+# 476x56x40 6.8 for 8.9.
+LOGARITHM_HALVES_PACK = 2
+LOGARITHM_TILES = [SharedTile(32, 256, blocks, 24, pack=2) for blocks in (2, 4)]
+FEW_LOGARITHM_TILES = [SharedTile(16, 128, 4, 16, pack=2)]
 # One block's: columns in pairs, 64 by four warps at least, or 32 by more than eight, of so many steps at least, each
 # thread with no more registers than that. logsumexp 165x82x5928, dim 1, 57.2 for 109; softmax 16x150x128x128 44.2 for
 # 48.0, 32x256x56x56 33.0 for 37.0.
@@ -304,7 +313,11 @@ FEW_SHARED_TILES = [
 ]
 # Few long columns: of no more elements for a multiprocessor, of so many steps and neighbours. Clusters hold tiles of
 # them an element per access, so many of each thread, in blocks of so many threads or more: of all cuts the one of least
-# cost (tile_cut.py), if it costs less than this.
+# cost (tile_cut.py), if it costs less than this. H200, November 2026, of random problems along dim 1 99 are cut
+# otherwise than before and take 0.91 of the time in the mean, 64 less, 7 by 3% or more longer. us: log_softmax bfloat16
+# 2x5390x6 5.1 for 10.5, float32 26x6591x4 8.0 for 12.7, softmax float32 6x4290x3 5.3 for 7.7, logsumexp bfloat16
+# 1x29802x24 6.1 for 8.5, gradient bfloat16 8x16118x2 5.6 for 8.1; but softmax float32 3x11378x25 11.1 for 10.0. 127
+# with more elements, columns or steps, or fewer steps than 2048, took 1.01 of the time.
 FEW_ELEMENTS_PER_MULTIPROCESSOR = 1 << 13
 FEW_STEPS = range(2048, 32768)
 FEW_NEIGHBOURS = range(2, 128)
