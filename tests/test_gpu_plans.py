@@ -260,7 +260,7 @@ CUTS = [
     ("log_softmax", (390, 107, 56), 1, "bfloat16", "strided", {"pack": 2, "across": 16}, "of fewer neighbours"),
     ("log_softmax", (1, 226, 644), 1, "bfloat16", "strided", {"pack": 2, "across": 4}, "of few columns"),
     ("log_softmax", (476, 56, 40), 1, "bfloat16", "strided", {"pack": 4, "across": 16}, "shorter ones by four"),
-    ("logsumexp_backward", (12, 88469, 64), 1, "float32", "strided", _segment(32, 64, 4), "as wide as neighbours"),
+    ("logsumexp_backward", (12, 88469, 64), 1, "float32", "strided", _segment(16, 64, 4), "as wide as neighbours"),
     ("logsumexp_backward", (232, 87589, 2), 1, "bfloat16", "strided", _segment(1, 64, 2), "two neighbours"),
     ("logsumexp_backward", (9, 20824, 8), 1, "bfloat16", "strided", _segment(4, 64, 2), "narrow packs: more threads"),
     ("logsumexp_backward", (1, 438, 23), 1, "bfloat16", "strided", _segment(1, 512, 1), "a step for each thread"),
