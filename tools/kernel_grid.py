@@ -362,6 +362,21 @@ def gradient_problems() -> Iterator[tuple]:
     yield "softmax_backward", "float32", "float32", (8, 16, 32, 64), (0, 2), None, KNOWN
 
 
+def cut_by_cost_problems() -> Iterator[tuple]:
+    """Columns whose cut has the least cost, and those of 16 bits that logarithms hold in pairs."""
+    for op in ("softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward"):
+        for dtype in ("float32", "bfloat16"):
+            for shape in ((26, 6591, 4), (1, 29802, 24), (13, 7331, 2), (8, 16118, 2)):
+                yield op, dtype, dtype, shape, 1, None, KNOWN
+    for dtype in ("float32", "bfloat16", "float64"):
+        for shape in ((232, 87589, 2), (12, 88469, 64), (1, 1984, 32), (1, 438, 23), (4096, 64, 4096)):
+            yield "logsumexp_backward", dtype, dtype, shape, 1, None, KNOWN
+    halves = (420, 536, 128), (190, 1035, 56), (16, 150, 16384), (1, 427, 840), (390, 107, 56), (25, 181, 6376)
+    for dtype in ("bfloat16", "float16"):
+        for shape in halves:
+            yield "log_softmax", dtype, dtype, shape, 1, None, KNOWN
+
+
 def run_problems() -> Iterator[tuple]:
     """Long columns with few neighbours, whole packs and not, and the widest."""
     shapes = (
@@ -410,6 +425,7 @@ PARTS = (
     conversion_problems,
     shared_row_problems,
     gradient_problems,
+    cut_by_cost_problems,
     run_problems,
 )
 

@@ -229,6 +229,20 @@ _SLABS = (
     ("log_softmax_backward", (116508, 48, 3), "bfloat16", "a gradient, 16 bits"),
 )
 
+# Columns that random problems found to be cut badly: along dim 1.
+_COLUMNS = (
+    ("log_softmax", (16, 150, 16384), "bfloat16", "classes of a segmentation, 16 bits"),
+    ("log_softmax", (420, 536, 128), "bfloat16", "more steps of 16 bits"),
+    ("log_softmax", (1, 427, 840), "bfloat16", "few columns of 16 bits"),
+    ("softmax", (6, 4290, 3), "float32", "few long columns"),
+    ("log_softmax", (26, 6591, 4), "float32", "few long columns, four neighbours"),
+    ("logsumexp", (1, 29802, 24), "bfloat16", "few long columns, read once"),
+    ("softmax_backward", (8, 16118, 2), "bfloat16", "a gradient of few long columns"),
+    ("logsumexp_backward", (232, 87589, 2), "bfloat16", "no sum is needed: two neighbours"),
+    ("logsumexp_backward", (12, 88469, 64), "float32", "the same, many neighbours"),
+    ("logsumexp_backward", (1, 1984, 32), "float32", "the same of few"),
+)
+
 
 # Rows a little longer than a power of two, or than what a block holds evenly: vocabularies of characters and of speech.
 _UNEVEN = (
@@ -258,7 +272,7 @@ def _everyday() -> list[GpuCell]:
             cells += [GpuCell("short", op, shape, why, dtype=dtype) for op in ops]
         for shape, (dim, why) in _TILES.items():
             cells += [GpuCell("tiles", op, shape, why, dim, dtype) for op in ("softmax", "logsumexp", "sum")]
-    for group, of_group in (("runs", _RUNS), ("slabs", _SLABS)):
+    for group, of_group in (("runs", _RUNS), ("slabs", _SLABS), ("columns", _COLUMNS)):
         cells += [GpuCell(group, op, shape, why, 1, dtype, peers=()) for op, shape, dtype, why in of_group]
     cells += [GpuCell("uneven", op, shape, why, dtype=dtype) for op, shape, dtype, why in _UNEVEN]
     return cells

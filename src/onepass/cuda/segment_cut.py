@@ -6,17 +6,20 @@ from itertools import product
 
 from .kernel_plan import Choice
 from .rounding import ceil_div, ceil_power, doublings
-from .thresholds import STRIDED_SEGMENT_STEPS
-from .tile_thresholds import ENOUGH_SEGMENT_THREADS, SEGMENT_RUN_BYTES
+from .thresholds import STRIDED_SEGMENT_STEPS, WARP_THREADS
+from .tile_thresholds import ENOUGH_SEGMENT_THREADS, MOST_SEGMENT_THREADS, SEGMENT_RUN_BYTES
 
 
 def cut_segments(choice: Choice, neighbours: int, widest: int) -> tuple[int, int, int]:
     """(pack, threads across, threads): of all cuts the one of least cost. `neighbours`: columns that lie side by side;
     `widest`: rows per access at most."""
+    fewest = 64 if choice.device.major == 9 else WARP_THREADS  # of so few bfloat16's spill on sm_80
+    most = MOST_SEGMENT_THREADS // choice.registers_per_element
     cuts = (
         (pack, across, threads)
         for pack, across, threads in product((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (64, 128, 256, 512))
         if pack <= widest and across <= ceil_power(ceil_div(neighbours, pack))
+        if fewest <= threads <= most
     )
     return min(cuts, key=lambda cut: _cost(choice, neighbours, widest, *cut))
 

@@ -111,6 +111,7 @@ SHARED_GRADIENT_STEPS = 12
 # elements, this cut is 1.05x of the fastest of up to 60 in the mean, tiles of 128 bytes by 1024 threads for a
 # multiprocessor were 1.27x.
 ENOUGH_SEGMENT_THREADS = 512
+MOST_SEGMENT_THREADS = 512  # of a block; of doubles half of them, or they spill on sm_100 and sm_120
 SEGMENT_RUN_BYTES = 256
 # Of tiles that several blocks share: blocks of SPLIT_THREADS on a multiprocessor. Their slices fill its shared memory:
 # 4096x4096 float32, dim 0, 57.4 with 6 blocks, 61.5 with 8; 8192x8192 206 with 10, 238 with 16. Fewer tiles than that
