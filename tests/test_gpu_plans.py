@@ -331,6 +331,32 @@ CUTS = [
 ]
 
 
+@pytest.mark.parametrize(("device", "fewest", "resident"), [("h200", 64, (4, 3)), ("a100", 128, (3, 2))])
+def test_what_would_spill_is_not_planned(device, fewest, resident):
+    """Of registers, for which tools/nvrtc_matrix.py compiles: other GPUs have smaller blocks' and more pairs' kernels
+    spill than the one that columns were timed on."""
+
+    def cut(op, shape, dtype="bfloat16"):
+        return dict(along(1, op, shape, dtype, device=device).shape)
+
+    assert cut("logsumexp_backward", (232, 87589, 2))["threads"] == fewest
+    assert cut("logsumexp_backward", (1, 438, 23), "float32")["threads"] == 512
+    assert cut("logsumexp_backward", (1, 438, 23), "float64")["threads"] == 256
+    some = [cut("log_softmax", (600, length, 2048)) for length in (121, 170)]
+    assert [(one["packs"], one["resident"]) for one in some] == list(zip((16, 22), resident, strict=True))
+
+
+def test_logarithms_hold_no_array_in_memory():
+    """Of 22 pairs and more there is one, on sm_90: they are for clusters of more blocks."""
+    held = {
+        (op, length): [dict(along(1, op, (300, length, 102), "bfloat16").shape)[name] for name in ("packs", "cluster")]
+        for op in ("softmax", "log_softmax")
+        for length in (336, 352)
+    }
+    assert held["softmax", 336] == held["log_softmax", 336] == [21, 2]
+    assert (held["softmax", 352], held["log_softmax", 352]) == ([22, 2], [11, 4])
+
+
 @pytest.mark.parametrize(("op", "shape", "dim", "dtype", "algorithm", "cut", "why"), CUTS, ids=[c[-1] for c in CUTS])
 def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
     plan = along(dim, op, shape, dtype)

@@ -87,16 +87,18 @@ class Timed:
     again: dict[str, float]
 
     @property
+    def last(self) -> dict[str, float]:
+        return self.again or self.first
+
+    @property
     def best(self) -> str:
         """The variant that was fastest when last looked at; "onepass", the planner's choice."""
-        last = self.again or self.first
-        return min((name for name in last if name != "copy"), key=last.__getitem__)
+        return min((name for name in self.last if name != "copy"), key=self.last.__getitem__)
 
     @property
     def behind(self) -> float:
         """The planner's time over the best plan's."""
-        last = self.again or self.first
-        return last["onepass"] / last[self.best]
+        return self.last["onepass"] / self.last[self.best]
 
 
 def look(cell: GpuCell, found: Candidates, device: str, tolerance: float, console: Console) -> Timed:
@@ -105,7 +107,7 @@ def look(cell: GpuCell, found: Candidates, device: str, tolerance: float, consol
     timed = Timed(cell, found, first, {})
     if timed.behind <= tolerance:
         return timed
-    fastest = sorted((v for v in found.others if v.name in first), key=lambda v: first[v.name])[:FINALISTS]
+    fastest = found.fastest(first, FINALISTS)
     return replace(timed, again=time_plans(cell, fastest, SECOND_LOOK, device, console))
 
 
@@ -117,10 +119,10 @@ def show(timed: list[Timed], tolerance: float, console: Console) -> None:
     for one in sorted(timed, key=lambda one: one.behind, reverse=True):
         if one.behind <= tolerance:
             break
-        last = one.again or one.first
-        times = [f"{last[name] * 1e6:.1f}" for name in ("onepass", one.best, "copy")]
-        planned = str(one.found.chosen)
-        table.add_row(problem_name(one.cell), planned, times[0], one.best, times[1], f"{one.behind:.2f}x", times[2])
+        times = [f"{one.last[name] * 1e6:.1f}" for name in ("onepass", one.best, "copy")]
+        table.add_row(
+            problem_name(one.cell), str(one.found.chosen), times[0], one.best, times[1], f"{one.behind:.2f}x", times[2]
+        )
     console.print(table, soft_wrap=True)
     mean = math.exp(sum(math.log(one.behind) for one in timed) / len(timed))
     behind = sum(one.behind > tolerance for one in timed)

@@ -101,6 +101,10 @@ class Candidates:
     chosen: CudaPlan
     others: dict[Variant, CudaPlan]
 
+    def fastest(self, seconds: dict[str, float], n: int) -> list[Variant]:
+        """The n fastest of the others, by these seconds of those that could be timed."""
+        return sorted((v for v in self.others if v.name in seconds), key=lambda v: seconds[v.name])[:n]
+
 
 def candidates(cell: GpuCell, device: Device, tried: Iterable[Sweep], only: Collection[str] = ()) -> Candidates:
     """Raises ValueError for a problem that there is not."""
@@ -185,7 +189,7 @@ def tune(cell: GpuCell, found: Candidates, device: str, finalists: int, console:
     from onepass.bench.gpu_run import FULL, QUICK
 
     first = time_plans(cell, list(found.others), QUICK, device, console)
-    fastest = sorted((v for v in found.others if v.name in first), key=lambda v: first[v.name])[:finalists]
+    fastest = found.fastest(first, finalists)
     last = time_plans(cell, fastest, FULL, device, console)
     best = min((v for v in fastest if v.name in last), key=lambda v: last[v.name], default=None)
     for variant in fastest:

@@ -46,9 +46,10 @@ def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
         held = _plan_held(choice, kept, reduced, (pack, wide_dy, wide_saved))
         if held is not None:
             return held
-    across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
     if segmented and wide_saved and tuning == Tuning() and problem.rows * problem.length > 0:
-        pack, across, threads = cut_segments(choice, kept[-1].size, pack)
+        (pack, across, threads), staged = cut_segments(choice, kept[-1].size, pack), False
+    else:
+        across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
     few = ceil_div(problem.rows, across * pack) * 2 <= choice.device.multiprocessors
     shared = choice.algorithm is None and not segmented and few and problem.length >= SHARED_STEPS
     if shared or choice.algorithm == "strided_split":

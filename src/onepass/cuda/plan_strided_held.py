@@ -120,9 +120,9 @@ def _as_read(choice: Choice, kept: tuple[Axis, ...], widest: int) -> tuple[int, 
     problem, tuning = choice.problem, choice.tuning
     if choice.held_size != 2 or widest < 2 or tuning.threads or tuning.across or tuning.pack:
         return None
-    along = max(4, ceil_power(ceil_div(problem.length, MOST_AS_READ_ALONE)))
     if problem.op in REDUCTIONS or problem.length < FEWEST_AS_READ_STEPS:
         return None
+    along = max(4, ceil_power(ceil_div(problem.length, MOST_AS_READ_ALONE)))
     widths = [(32 if along <= 8 else 16, 2)]
     if problem.op == "log_softmax":
         widths.append((16, 1))

@@ -13,11 +13,11 @@ from .tile_thresholds import ENOUGH_SEGMENT_THREADS, MOST_SEGMENT_THREADS, SEGME
 def cut_segments(choice: Choice, neighbours: int, widest: int) -> tuple[int, int, int]:
     """(pack, threads across, threads): of all cuts the one of least cost. `neighbours`: columns that lie side by side;
     `widest`: rows per access at most."""
-    fewest = 64 if choice.device.major == 9 else WARP_THREADS  # of so few bfloat16's spill on sm_80
+    fewest = 64 if choice.device.major == 9 else WARP_THREADS  # by 64 a kernel of bfloat16 spills on sm_80
     most = MOST_SEGMENT_THREADS // choice.registers_per_element
     cuts = (
         (pack, across, threads)
-        for pack, across, threads in product((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (64, 128, 256, 512))
+        for pack, across, threads in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (64, 128, 256, 512))
         if pack <= widest and across <= ceil_power(ceil_div(neighbours, pack))
         if fewest <= threads <= most
     )
