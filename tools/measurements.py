@@ -46,7 +46,7 @@ MACHINES = {
     "xeon-6-106-2.8ghz-2core": ("Two cores of an Intel Xeon, Ice Lake, 2.8 GHz: AVX-512", ("softmax",)),
     "h200": (
         "One NVIDIA H200",
-        ("tables", "plane_float32", "plane_bfloat16", "long_rows", "kernels", "backward", "everyday"),
+        ("tables", "plane_float32", "plane_bfloat16", "long_rows", "kernels", "backward", "everyday", "columns"),
     ),
 }
 

@@ -32,7 +32,9 @@ from .tuning import Tuning
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
-    return run_or_tiles(choice, _inner_last(choice.kept_axes), _plan_tiles)
+    kept = _inner_last(choice.kept_axes)
+    widest, wide_dy, wide_saved = _access(choice, kept)
+    return run_or_tiles(choice, kept, _plan_tiles, kept[-1].size if wide_dy and wide_saved else 0, widest)
 
 
 def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:

@@ -15,6 +15,7 @@ from .plan_strided_split_held import plan_strided_split_held
 from .reduced_cut import cut_reduced, cut_walk
 from .rounding import ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, LONE_THREADS, LOOP_THREADS, WARP_THREADS
+from .tile_cost import cheaper
 from .tile_cut import chosen_pack
 from .tile_thresholds import (
     FEWEST_TILE_THREADS,
@@ -29,19 +30,28 @@ from .tuning import Tuning
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
-    return run_or_tiles(choice, choice.tiled_axes, _plan_tiles)
+    kept = choice.tiled_axes
+    together = kept[-1].x_stride == 1 and (kept[-1].y_stride == 1 or not choice.elementwise)
+    return run_or_tiles(choice, kept, _plan_tiles, kept[-1].size if together else 0, _strided_pack(choice, kept))
 
 
 def run_or_tiles(
-    choice: Choice, kept: tuple[Axis, ...], plan_tiles: Callable[[Choice, tuple[Axis, ...]], CudaPlan]
+    choice: Choice,
+    kept: tuple[Axis, ...],
+    plan_tiles: Callable[[Choice, tuple[Axis, ...]], CudaPlan],
+    neighbours: int,
+    widest: int,
 ) -> CudaPlan:
-    """The plan by a run of memory or by tiles, whichever is better."""
+    """The plan by a run of memory or by tiles, whichever is better. `neighbours`: columns that lie side by side in all
+    arrays, or 0; `widest`: rows per access at most."""
     if choice.tuning.interleaved:
         run = plan_interleaved(choice, kept)
         assert run is not None  # it would have been refused
         return run
     tiles = plan_tiles(replace(choice, why=[*choice.why], tuning=replace(choice.tuning, interleaved=None)), kept)
-    return (plan_interleaved(choice, kept) if run_pays(choice, kept, tiles) else None) or tiles
+    plan = (plan_interleaved(choice, kept) if run_pays(choice, kept, tiles) else None) or tiles
+    cheap = cheaper(choice, neighbours, widest, plan)
+    return plan if cheap is None else plan_tiles(cheap, kept)
 
 
 def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:

@@ -21,6 +21,7 @@ from .tile_thresholds import (
     MOST_AS_READ_ALONE,
     MOST_BESIDE_ALL_BLOCKS,
     MOST_HELD_TILES,
+    MOST_LOGARITHMS_BESIDE_ALL_BLOCKS,
     MOST_WIDENED,
     MOST_WRITTEN_TILES_STEPS,
     STEPS_PER_THREAD,
@@ -97,7 +98,9 @@ def _resident(choice: Choice, threads: int, steps: int, pack: int, tiles: int) -
     pairs, logarithms = choice.held_size == 2 and pack > 1, choice.problem.op == "log_softmax"
     registers = steps * pack // 2 if pairs and not logarithms else steps * pack * size
     widened = pairs and logarithms and choice.device.major != 9  # where they leave more for what lies beside them
-    eighths = 6 if tiles > 1 or registers > (MOST_WIDENED if widened else MOST_BESIDE_ALL_BLOCKS) else 8
+    later = logarithms and choice.device.major > 9
+    most = MOST_WIDENED if widened else MOST_LOGARITHMS_BESIDE_ALL_BLOCKS if later else MOST_BESIDE_ALL_BLOCKS
+    eighths = 6 if tiles > 1 or registers > most else 8
     if registers > MOST_BESIDE_ALL_BLOCKS and (pack > 2 or widened):
         eighths = 5
     return max(1, TILE_THREADS_PER_MULTIPROCESSOR // threads // size * eighths // 8)

@@ -12,6 +12,7 @@ from .thresholds import LOOP_THREADS
 from .tile_thresholds import (
     FEWEST_STEPS,
     MANY_STEPS_PER_THREAD,
+    MOST_NEIGHBOURS_OF_THREE,
     SHARED_REDUCED_ACROSS,
     SHARED_REDUCED_PACK,
     SHARED_STEPS,
@@ -110,8 +111,9 @@ def _walk(choice: Choice, kept: tuple[Axis, ...], pack: int) -> Walk:
         return Walk(SPLIT_THREADS, STRIDED_SPLIT_RESIDENT)
     if _many_neighbours(choice, kept):
         return WALK_OF_MANY
-    # Of sm_100 and later, where ptxas wants more registers, nothing was measured with three.
-    return WALK_OF_FEW if choice.device.major < 10 else WALK_OF_FEW._replace(resident=STRIDED_SPLIT_RESIDENT)
+    # Of sm_100 and later, where ptxas wants more registers, nothing was measured with three; 32 threads across spill.
+    three = choice.device.major < 10 and kept[-1].size <= MOST_NEIGHBOURS_OF_THREE
+    return WALK_OF_FEW if three else WALK_OF_FEW._replace(resident=STRIDED_SPLIT_RESIDENT)
 
 
 def _by_element(choice: Choice, pack: int) -> bool:

@@ -37,6 +37,6 @@ def halved_while_full(parts: int, units: int, fewest: int, most: int, gain: int)
     return parts
 
 
-def doublings(size: int, wanted: int) -> float:
+def doublings(size: float, wanted: float) -> float:
     """That make of one size at least another; none, if it is."""
     return max(0.0, math.log2(wanted / size))

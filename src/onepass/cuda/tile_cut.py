@@ -103,14 +103,11 @@ def cut_tile(choice: Choice, held: Held, measured: bool) -> TileCut | None:
 def cut_of_few(choice: Choice, held: Held, neighbours: int) -> TileCut | None:
     """The cut of few long columns for clusters, an element per access: of all, the one of least cost. `neighbours`:
     columns that lie side by side, or 0. None where others are better."""
-    problem, device = choice.problem, choice.device
-    small = 0 < problem.rows * problem.length <= FEW_ELEMENTS_PER_MULTIPROCESSOR * device.multiprocessors
-    few = small and problem.length in FEW_STEPS and neighbours in FEW_NEIGHBOURS
     possible = choice.registers_per_element == 1 and choice.algorithm in (None, "strided_split")
-    if choice.tuning != Tuning() or not (few and possible):
+    if choice.tuning != Tuning() or not (possible and are_few(choice, neighbours)):
         return None
     singly = replace(held, widest=1, as_read=False)
-    sizes = [blocks for blocks in (2, 4, 8, 16) if blocks <= device.most_clustered]
+    sizes = [blocks for blocks in (2, 4, 8, 16) if blocks <= choice.device.most_clustered]
     shapes = product((1, 2, 4, 8, 16), (128, 256, 512), sizes)
     for cost, columns, threads, blocks in sorted((_cost(choice, neighbours, *shape), *shape) for shape in shapes):
         if cost >= MOST_FEW_COST:
@@ -119,6 +116,13 @@ def cut_of_few(choice: Choice, held: Held, neighbours: int) -> TileCut | None:
         if cut is not None:
             return cut
     return None
+
+
+def are_few(choice: Choice, neighbours: int) -> bool:
+    """Whether these are few long columns."""
+    problem, device = choice.problem, choice.device
+    small = 0 < problem.rows * problem.length <= FEW_ELEMENTS_PER_MULTIPROCESSOR * device.multiprocessors
+    return small and problem.length in FEW_STEPS and neighbours in FEW_NEIGHBOURS
 
 
 def _cost(choice: Choice, neighbours: int, columns: int, threads: int, blocks: int) -> float:
@@ -163,7 +167,7 @@ def _first(choice: Choice, held: Held, tiles: Sequence[SharedTile]) -> TileCut |
         most = min(tile.most_held, most_pairs) if held.as_read and pack == 2 else tile.most_held
         if tile.fewest_held <= registers <= most:
             others = _others(choice, held, tile, registers)
-            resident = _resident(choice, tile.threads, registers, others)
+            resident = resident_blocks(choice, tile.threads, registers, others)
             crowded = held.as_read and pack > 2 and resident * tile.threads < FEWEST_RESIDENT_THREADS
             if crowded and tile is not tiles[-1]:
                 continue
@@ -240,17 +244,22 @@ def _across(choice: Choice, widest: int, columns: int, most: int) -> tuple[int, 
     return pack, tuning.across or min(32, columns // pack, ceil_power(ceil_div(choice.problem.rows, pack)))
 
 
+def beside(registers: int) -> int:
+    """Registers of a thread beside those that hold so many, few or many."""
+    return _OTHER_REGISTERS[registers > _MANY]
+
+
 def _others(choice: Choice, held: Held, tile: SharedTile, registers: int) -> int:
     """Registers of a thread beside those that hold so many."""
     if not held.as_read or registers <= FEW_AS_READ:
-        return _OTHER_REGISTERS[registers > _MANY] * choice.registers_per_element
+        return beside(registers) * choice.registers_per_element
     if choice.problem.op == "log_softmax":
         return _BESIDE_LOGARITHMS
     of_eight = tile.threads > 128 and tile.blocks == 8 and choice.device.major == 9
     return _OTHER_REGISTERS[not (of_eight or choice.problem.op == "logsumexp")]
 
 
-def _resident(choice: Choice, threads: int, registers: int, others: int) -> int:
+def resident_blocks(choice: Choice, threads: int, registers: int, others: int) -> int:
     """Blocks whose threads hold so much that a multiprocessor has registers for."""
     of_a_thread = max(_FEWEST_REGISTERS * choice.registers_per_element, ceil_div(registers + others, 8) * 8)
     return max(1, choice.tuning.resident or choice.device.registers // (of_a_thread * threads))

@@ -27,6 +27,7 @@ HELD_TILES_PER_MULTIPROCESSOR = 0.5
 # With more than that, a quarter of the blocks would have their threads spill: log_softmax of 512x300x49, dim 1, on
 # sm_75 to sm_89, softmax with 39 on all but sm_75.
 MOST_BESIDE_ALL_BLOCKS = 37
+MOST_LOGARITHMS_BESIDE_ALL_BLOCKS = 36  # the same of log_softmax on sm_100 and later, in tiles 8 threads across
 MOST_WIDENED = 28  # the same of log_softmax in pairs of 16 bits, but on sm_90
 HELD_ALONE_REGISTERS = 48  # one thread to a row: nothing is needed of others
 # The same of a plain reduction. H200, November 2026, us, dim 1, against threads that walk along their rows: sum
@@ -136,6 +137,7 @@ class Walk(NamedTuple):
 # by three blocks, 39.1 by four, whose threads have 32 registers each and spill.
 WALK_OF_MANY = Walk(256, 2, width=64, rounds=2)
 WALK_OF_FEW = Walk(512, 3)
+MOST_NEIGHBOURS_OF_THREE = 16
 # What is written and goes by element, by its bytes: read twice by blocks that fill the GPU. H200, November 2026, us,
 # for slices in shared memory, dim 1: softmax float32 3x678102x43 764 for 1211, 3x678102x7 98.5 for 124, 8x60000x25 80.8
 # for 114, 1x50000x999 262 for 328, 19x23712x219 518 for 582; log_softmax 2x100000x101 124 for 198, 32x39880x105 782 for
@@ -325,6 +327,35 @@ FEW_NEIGHBOURS = range(2, 128)
 FEW_HELD = 8, 16
 FEWEST_CLUSTER_THREADS = 128
 MOST_FEW_COST = 5
+# Columns of so many neighbours and steps, other than those, of so many elements at least: a tile of the tables that
+# costs so much more than the cheapest is cut as that (tile_cost.py); what is not written with more neighbours, too.
+# H200, November 2026, of some 700 random problems along dim 1, 2^14 to 2^26 elements, drawn after the rule was fixed,
+# 202 are: they take 0.91 of the time in the mean, 150 by 3% or more less, 16 more; logarithms of sums 0.89, 58 less, 3
+# more, softmax and log_softmax 0.89, 52 and 8, gradients 0.94, 40 and 5. us: log_softmax bfloat16 3836x830x14 73.9 for
+# 136, float32 41x7263x7 14.5 for 26.7, logsumexp float16 1661x626x35 36.9 for 65.6, softmax's gradient float32
+# 165x8045x8 36.6 for 54.4; but log_softmax float32 1037x1728x11 89.8 for 71.1, its gradient 7148x850x10 244 for 194.
+# Softmax, log_softmax and gradients of 32 to 63 neighbours took 0.99, 17 of 40 less, 13 more; and cut at the least cost
+# whatever the tables' costs, 231 others took 0.99, 96 less, 57 more.
+COSTED_NEIGHBOURS = range(2, 32)
+COSTED_STEPS = range(64, 1 << 15)
+FEWEST_COSTED_ELEMENTS = 1 << 14
+TOO_DEAR = {"logsumexp": 1, "softmax": 4, "log_softmax": 4, "softmax_backward": 5, "log_softmax_backward": 5}
+# Cheap are threads that hold no more registers than these, of what is read once and of what is written, too; so many
+# bytes that lie together; no larger blocks; no more columns. No cut has threads that hold more than MOST_CHEAP_HELD, or
+# more columns, unless there are more neighbours.
+CHEAP_HELD = 32, 16
+CHEAP_RUN_BYTES = 32, 128
+CHEAP_BLOCK_THREADS = 256
+MOST_CHEAP_HELD = 48
+CHEAP_COLUMNS = 16
+# Of packs of 16 bits, that wait as they were read, no more: they spill on sm_90 and later.
+MOST_CHEAP_HALVES = {2: 21, 4: 20}
+MOST_CHEAP_HALVES_OF_GRADIENTS = 28
+# Logarithms of sums that several blocks walk along together are held instead, if clusters follow each other no more
+# often: bfloat16 7x29918x19 12.8 for 24.2, 1x27758x166 13.9 for 20.8, but float32 115x20627x15, six times, 87.9 for
+# 63.9. And what is written, of four neighbours that an access takes at once, instead of a run that is read twice:
+# softmax bfloat16 1145x7872x4 49.6 for 66.8, log_softmax bfloat16 46x6341x4 7.2 for 13.2.
+MOST_WALKED_ROUNDS = 2
 
 # The same of gradients: by bytes of an element of both arrays, in registers of both. Measured against tiles in shared
 # memory or read twice: float32 32x256x56x56, dim 1, 77.3 for 87.6, 16x150x128x128 116 for 174, 64x1000x196 47.5 for
