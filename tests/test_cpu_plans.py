@@ -144,7 +144,12 @@ def test_tiles_of_exponentials_wait_in_cache_if_narrower_ones_do():
         ("softmax_backward", (600, 30, 2048), "float32", (1024, 256, 512)),
         ("softmax_backward", (600, 30, 2047), "float32", (256, 256, 128)),  # one piece
         ("softmax_backward", (64, 16, 16384), "float32", (1024, 256, 512)),
-        ("softmax_backward", (64, 16, 16383), "float32", (256, 256, 128)),  # short columns have more
+        ("softmax_backward", (700, 16, 1536), "float32", (256, 256, 128)),  # short columns have more
+        ("softmax_backward", (64, 16, 16383), "float32", (1024, 256, 512)),  # but not of rows that end within lines
+        ("softmax_backward", (700, 10, 1025), "float32", (528, 208, 352)),
+        ("softmax_backward", (700, 10, 1023), "float32", (256, 256, 128)),
+        ("softmax_backward", (1500, 16, 1024), "float32", (1024, 256, 512)),  # or in one set of L1
+        ("softmax_backward", (100, 16, 1024), "float32", (256, 256, 128)),  # from memory
         ("softmax_backward", (12, 8, 65536), "float32", (1024, 256, 512)),
         ("softmax_backward", (12, 7, 65536), "float32", (256, 256, 128)),
         ("log_softmax_backward", (12, 16, 65536), "float32", (256, 256, 128)),  # as whole columns

@@ -324,7 +324,8 @@ def test_long_pieces_of_rows(op, monkeypatch):
     two_cores = dataclasses.replace(this_machine(), cores=2, l2_bytes=512 << 10)
     monkeypatch.setattr(call_gradients, "this_machine", lambda: two_cores)
     for length, width, pieces in (
-        *((7, 16400, False), (8, 16400, True), (16, 16389, True), (16, 16383, False)),
+        *((7, 16400, False), (8, 16400, True), (16, 16389, True), (16, 1536, False), (16, 1024, False)),
+        *((8, 1027, True), (16, 2047, True), (16, 1023, False), (7, 1027, False)),  # rows that end within lines
         *((17, 2047, False), (17, 2048, True), (48, 2100, True), (49, 2100, False)),
     ):
         given = inputs_of(op, (2, length, width), "float32", 1, sigma=10)

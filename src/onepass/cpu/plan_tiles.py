@@ -21,7 +21,9 @@ from .cpu_plan import (
 from .plan_packed import packs
 from .thresholds import (
     CACHE_LINE,
+    FAR_SHARE_OF_L3,
     JOINED_ROW_BYTES,
+    L1_WAY_BYTES,
     LEAST_PIECES,
     LEAST_SHORT_PIECES,
     LEAST_TOGETHER,
@@ -138,9 +140,15 @@ def _has_long_pieces(problem: Problem, machine: Machine, inner: Axis) -> bool:
     if problem.dtype != "float32" or input_bytes > WIDE_SHARE_OF_L2 * machine.l2_bytes:
         return False
     pieces = inner.size * ITEMSIZE["float32"] // WIDE_GRADIENT_TILE_BYTES
-    if problem.length <= SHORT_COLUMNS:
-        return problem.op == "softmax_backward" and problem.length >= LEAST_WIDE_ROWS and pieces >= LEAST_SHORT_PIECES
-    return pieces >= LEAST_PIECES
+    if problem.length > SHORT_COLUMNS:
+        return pieces >= LEAST_PIECES
+    if problem.op != "softmax_backward" or problem.length < LEAST_WIDE_ROWS:
+        return False
+    # All rows of a column in one set of L1, which the short columns' kernel reads at once.
+    in_one_set = problem.reduce[0].x_stride * ITEMSIZE["float32"] % L1_WAY_BYTES == 0
+    far = problem.floor_bytes >= FAR_SHARE_OF_L3 * machine.l3_bytes
+    apart = not _rows_are_lines(problem, inner) or (in_one_set and far)
+    return pieces >= (1 if apart else LEAST_SHORT_PIECES)
 
 
 def _tile_that_waits(problem: Problem, machine: Machine, tile: int, step: int) -> int:

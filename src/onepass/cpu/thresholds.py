@@ -81,6 +81,13 @@ WIDE_SHARE_OF_L2 = 0.75
 LEAST_PIECES, LEAST_SHORT_PIECES = 2, 16
 LEAST_WIDE_ROWS = 8
 MOST_GRADIENT_TILE_VECTORS = 128
+# But of one piece on where a row ends within a line, or where all rows of a column are in one set of L1 and inputs and
+# results are so many times L3. Measured on a Zen 3, two threads, three allocations of each, times over those of whole
+# columns: 600x10x1500 0.86, 800x9x1333 0.85, 150x16x3001 0.87, 250x12x5001 0.84, 120x12x10001 0.81, 200x10x1500 0.95;
+# 1500x16x1024 0.69, 800x12x1024 0.76, 400x12x2048 0.82, 800x8x2048 0.90, but 200x12x1024 1.4, 350x12x1024 1.2. Of whole
+# lines in different sets 600x8x1536 1.5, 1000x16x1200 1.18, 200x16x3136 1.03.
+L1_WAY_BYTES = 4096
+FAR_SHARE_OF_L3 = 3
 # Vectors across the widest tile, which the kernels have memory for. Of rows of results that do not begin with lines,
 # and are to be written as one, so many are one tile. Measured on a Zen 3, two tiles for one: softmax of 64x1000x196,
 # dim 1, 1.5x, log_softmax 2.0x, softmax of 128x500x250 1.6x.
