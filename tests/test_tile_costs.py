@@ -101,11 +101,21 @@ def test_blocks_that_walk_along_columns_with_few_neighbours(device, neighbours, 
     assert dict(plan.shape)["resident"] == resident and plan.algorithm == "strided_split"
 
 
+@pytest.mark.parametrize(("device", "packs", "resident"), [("h200", 37, 8), ("b200", 36, 8), ("b200", 37, 6)])
+def test_logarithms_that_leave_no_room_for_all_blocks(device, packs, resident):
+    """Later GPUs' compilers spill where a thread holds 37 steps and all blocks are to have room."""
+    shape = dict(plan_of("log_softmax", (3000, 16 * packs, 8), device=device).shape)
+    assert (shape["packs"], shape["across"], shape["resident"]) == (packs, 8, resident)
+
+
 @pytest.mark.parametrize("device", ["h200", "b200", "rtx5090", "a100"])
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward"]),
-    st.tuples(st.integers(1, 3000), st.integers(60, 40000), st.integers(1, 70)),
+    st.one_of(
+        st.tuples(st.integers(1, 3000), st.integers(60, 40000), st.integers(1, 70)),
+        st.tuples(st.integers(1, 500), st.integers(60, 9000), st.integers(1, 35)),  # one in four is cut again
+    ),
     st.sampled_from(["float32", "bfloat16", "float16", "float64"]),
 )
 def test_a_plan_that_holds_what_it_says(device, op, shape, dtype):

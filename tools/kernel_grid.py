@@ -364,14 +364,15 @@ def gradient_problems() -> Iterator[tuple]:
 
 def cut_by_cost_problems() -> Iterator[tuple]:
     """Columns whose cut has the least cost, and those of 16 bits that logarithms hold in pairs."""
+    columns = (
+        *((26, 6591, 4), (1, 29802, 24), (13, 7331, 2), (8, 16118, 2)),
+        # Of few neighbours, cheaper than the tables' tiles: as many registers as a thread may hold, and fewer.
+        *((387, 6894, 8), (41, 7263, 7), (284, 386, 8), (7, 586, 4), (72, 114, 2), (1661, 626, 30)),
+        *((7, 29918, 19), (46, 6341, 4), (2000, 1536, 4), (3000, 90, 16), (30, 29919, 19)),
+    )
     for op in ("softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward"):
         for dtype in ("float32", "bfloat16"):
-            for shape in ((26, 6591, 4), (1, 29802, 24), (13, 7331, 2), (8, 16118, 2)):
-                yield op, dtype, dtype, shape, 1, None, KNOWN
-            # Of few neighbours, cheaper than the tables' tiles: as many registers as a thread may hold, and fewer.
-            for shape in ((387, 6894, 8), (41, 7263, 7), (284, 386, 8), (7, 586, 4), (72, 114, 2), (1661, 626, 30)):
-                yield op, dtype, dtype, shape, 1, None, KNOWN
-            for shape in ((7, 29918, 19), (46, 6341, 4), (2000, 1536, 4), (3000, 90, 16), (30, 29919, 19)):
+            for shape in columns:
                 yield op, dtype, dtype, shape, 1, None, KNOWN
     for dtype in ("float32", "bfloat16", "float64"):
         for shape in ((232, 87589, 2), (12, 88469, 64), (1, 1984, 32), (1, 438, 23), (4096, 64, 4096)):

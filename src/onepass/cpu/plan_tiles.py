@@ -132,8 +132,9 @@ def _tile_bytes(problem: Problem, machine: Machine, *, lines: bool) -> int:
     return LONG_AXIS_TILE_BYTES if exponentials else TILE_BYTES
 
 
-def _has_long_pieces(problem: Problem, machine: Machine, inner: Axis) -> bool:
-    """Gradients from memory by short vectors, of whose rows a tile has room for longer pieces."""
+def _has_long_pieces(problem: Problem, machine: Machine, inner: Axis, *, lines: bool) -> bool:
+    """Gradients from memory by short vectors, of whose rows a tile has room for longer pieces; lines: rows of results
+    are."""
     if machine.vector_bytes > NARROW_VECTOR_BYTES or not reads_pairs(problem) or not _read_in_place(problem, inner):
         return False
     input_bytes = 2 * problem.length * WIDE_GRADIENT_TILE_BYTES
@@ -147,7 +148,7 @@ def _has_long_pieces(problem: Problem, machine: Machine, inner: Axis) -> bool:
     # All rows of a column in one set of L1, which the short columns' kernel reads at once.
     in_one_set = problem.reduce[0].x_stride * ITEMSIZE["float32"] % L1_WAY_BYTES == 0
     far = problem.floor_bytes >= FAR_SHARE_OF_L3 * machine.l3_bytes
-    apart = not _rows_are_lines(problem, inner) or (in_one_set and far)
+    apart = not lines or (in_one_set and far)
     return pieces >= (1 if apart else LEAST_SHORT_PIECES)
 
 
@@ -240,7 +241,7 @@ def plan_tiles(
         # Equal tiles: a narrow last one would cost as much as a full one. Past the cache they are whole lines.
         whole = inner.size <= most_whole or (joined and past_cache)
         columns = min(_tile_bytes(problem, machine, lines=lines) // compute, widest)
-        if past_cache and _has_long_pieces(problem, machine, inner):
+        if past_cache and _has_long_pieces(problem, machine, inner, lines=lines):
             columns = min(WIDE_GRADIENT_TILE_BYTES // compute, MOST_GRADIENT_TILE_VECTORS * lanes)
         count = 1 if whole else -(-inner.size // columns)
         step = max(lanes, CACHE_LINE // ITEMSIZE[problem.result_dtype]) if past_cache else lanes

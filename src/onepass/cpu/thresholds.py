@@ -75,7 +75,7 @@ LONG_AXIS_TILE_BYTES = 512
 # 0.86, 8x21x263169 0.82 and 0.91, 6x32x65536 0.88 and 0.89, 128x40x3136 0.90 and 1.02, 4x48x65536 0.93, but 3x64x65536
 # 0.97 and 1.01, 2x100x65536 1.11, 400x20x2000 0.91 and 1.06. Of softmax's no more than SHORT_COLUMNS rows, times over
 # those of whole columns with their rows fetched: 16x12x65536 0.96, 12x16x65536 0.91, 24x8x65536 0.95, but 32x6x65536
-# 1.19, 400x12x2048 1.2; log_softmax's 1.15 to 1.4.
+# 1.19; log_softmax's 1.15 to 1.4.
 WIDE_GRADIENT_TILE_BYTES = 4096
 WIDE_SHARE_OF_L2 = 0.75
 LEAST_PIECES, LEAST_SHORT_PIECES = 2, 16

@@ -33,8 +33,8 @@ from .tuning import Tuning
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
     kept = _inner_last(choice.kept_axes)
-    widest, wide_dy, wide_saved = _access(choice, kept)
-    return run_or_tiles(choice, kept, _plan_tiles, kept[-1].size if wide_dy and wide_saved else 0, widest)
+    access = _access(choice, kept)
+    return run_or_tiles(choice, kept, _plan_tiles, _side_by_side(kept, access), access[0])
 
 
 def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
@@ -116,7 +116,7 @@ def _plan_held(
     filled = kept[-1].size * choice.x_size >= min(ACCESS_BYTES, problem.rows * choice.x_size)
     measured = wide_dy and wide_saved and (filled or tiny) and choice.registers_per_element == 1
     measured = measured and problem.length >= FEWEST_GRADIENT_STEPS
-    neighbours = kept[-1].size if wide_dy and wide_saved else 0
+    neighbours = _side_by_side(kept, access)
     cut = _alone(choice, held) if neighbours else None
     cut = cut or cut_of_few(choice, held, neighbours) or cut_tile(choice, held, measured)
     if cut is None:
@@ -256,6 +256,12 @@ def _inner_last(kept: tuple[Axis, ...]) -> tuple[Axis, ...]:
     rest = list(kept)
     rest.remove(inner)
     return (*rest, inner)
+
+
+def _side_by_side(kept: tuple[Axis, ...], access: tuple[int, bool, bool]) -> int:
+    """Columns whose elements follow each other in all arrays, or 0."""
+    _, wide_dy, wide_saved = access
+    return kept[-1].size if wide_dy and wide_saved else 0
 
 
 def _access(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, bool, bool]:

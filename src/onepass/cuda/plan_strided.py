@@ -16,7 +16,7 @@ from .reduced_cut import cut_reduced, cut_walk
 from .rounding import ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, LONE_THREADS, LOOP_THREADS, WARP_THREADS
 from .tile_cost import cheaper
-from .tile_cut import chosen_pack
+from .tile_cut import chosen_pack, side_by_side
 from .tile_thresholds import (
     FEWEST_TILE_THREADS,
     HELD_PACK,
@@ -31,8 +31,7 @@ from .tuning import Tuning
 
 def plan_strided(choice: Choice) -> CudaPlan:
     kept = choice.tiled_axes
-    together = kept[-1].x_stride == 1 and (kept[-1].y_stride == 1 or not choice.elementwise)
-    return run_or_tiles(choice, kept, _plan_tiles, kept[-1].size if together else 0, _strided_pack(choice, kept))
+    return run_or_tiles(choice, kept, _plan_tiles, side_by_side(choice, kept), _strided_pack(choice, kept))
 
 
 def run_or_tiles(

@@ -8,7 +8,7 @@ from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .rounding import ceil_div
 from .thresholds import ACCESS_BYTES
-from .tile_cut import Held, TileCut, as_wide_as, cut_of_few, cut_tile, halved, is_narrow
+from .tile_cut import Held, TileCut, as_wide_as, cut_of_few, cut_tile, halved, is_narrow, side_by_side
 from .tile_thresholds import (
     AS_READ_TILES,
     AS_READ_TILES_ACROSS_SECTORS,
@@ -41,8 +41,7 @@ def plan_strided_split_held(choice: Choice, kept: tuple[Axis, ...], widest: int)
     problem = choice.problem
     if problem.op in REDUCTIONS:
         raise choice.refuse("nothing waits in registers: a reduction reads its input once")
-    together = kept[-1].x_stride == 1 and (kept[-1].y_stride == 1 or not choice.elementwise)
-    neighbours = kept[-1].size if together else 0
+    neighbours = side_by_side(choice, kept)
     narrow = choice.tuning.clustered is None and is_narrow(problem, neighbours)
     as_read = choice.held_size == 2 and widest > 1 and not narrow
     tiles: Sequence[SharedTile] = _tiles(choice, widest)

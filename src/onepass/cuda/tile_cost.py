@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
-from ..problem import GRADIENTS, REDUCTIONS
+from ..problem import GRADIENTS
 from .kernel_plan import Choice, CudaPlan
 from .rounding import ceil_div, ceil_power, doublings
 from .tile_cut import are_few, beside, resident_blocks
@@ -65,7 +65,7 @@ class _Cut(NamedTuple):
 def _may_cost_less(choice: Choice, neighbours: int) -> bool:
     problem = choice.problem
     free = choice.tuning == Tuning() and choice.algorithm is None and choice.device.most_clustered > 1
-    held = problem.op not in (*REDUCTIONS, "logsumexp_backward") and choice.registers_per_element == 1
+    held = problem.op in TOO_DEAR and choice.registers_per_element == 1
     long_enough = problem.length in COSTED_STEPS and problem.rows * problem.length >= FEWEST_COSTED_ELEMENTS
     return free and held and neighbours > 1 and long_enough and not are_few(choice, neighbours)
 

@@ -213,6 +213,12 @@ def neighbours(choice: Choice, kept: tuple[Axis, ...], pack: int) -> int:
     return ceil_div(choice.problem.rows if len(kept) == 1 else inner.size, pack)
 
 
+def side_by_side(choice: Choice, kept: tuple[Axis, ...]) -> int:
+    """Columns whose elements follow each other in input and result, or 0."""
+    together = kept[-1].x_stride == 1 and (kept[-1].y_stride == 1 or not choice.elementwise)
+    return kept[-1].size if together else 0
+
+
 def halved(tiles: Sequence[SharedTile]) -> list[SharedTile]:
     """Tiles of elements of 32 bits as those of pairs of 16 that wait as they were read."""
     return [tile._replace(most_held=tile.most_held // 2, fewest_held=tile.fewest_held // 2) for tile in tiles]
