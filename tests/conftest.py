@@ -23,6 +23,10 @@ if "ONEPASS_CACHE_DIR" not in os.environ:
 # Nor is anything compiled that no test asks for.
 os.environ["ONEPASS_BUILD_EXTENSION"] = "0"
 
+# PyTorch's threads wait asleep: beside compilers and other workers, one that spins keeps those from running for whom it
+# waits, and 80 tests that take one second took two minutes.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # `ci` draws the same examples every time. `full` (--hypothesis-profile=full) is the run of more than 20,000.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 settings.register_profile("ci", max_examples=200, derandomize=True, database=None, **_COMMON)
@@ -126,14 +130,47 @@ def gpu(stub, monkeypatch, kernels):
 
 
 @pytest.fixture(scope="session")
-def torch_extension(tmp_path_factory):
-    """The C++ of the PyTorch layer, built for this run."""
+def torch_extension(tmp_path_factory, request):
+    """The C++ of the PyTorch layer, built for this run by the first of its processes to ask; the others wait."""
     from onepass.torch import extension
 
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # one of pytest-xdist's workers, whose folders lie in the run's
+        folder = folder.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONEPASS_CACHE_DIR", str(tmp_path_factory.mktemp("extension")))
-        extension.build()
-        return extension.load()
+        patch.setenv("ONEPASS_CACHE_DIR", str(folder / "extension"))
+        extension.build_once()
+        built = extension.load()
+        assert built is not None, extension.failure_here()
+        return built
+
+
+class Compiler:
+    """A script for CXX, which does `work` and then succeeds with a library, or ends with an error."""
+
+    def __init__(self, folder, library):
+        self.script, self.calls, self.library = folder / "cxx", folder / "calls", library
+        self.script.touch(mode=0o755)
+        self.calls.touch()
+        self.does("")
+
+    def does(self, work):
+        self.script.write_text(
+            f"#!/bin/sh\necho $$ >> {self.calls}\n{work}\n"
+            f'while [ "$1" != -o ]; do shift; done\ncp {self.library} "$2"\n'
+        )
+
+    @property
+    def lines(self):
+        return self.calls.read_text().splitlines()
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch, torch_extension):
+    """The compiler of a test: a script that hands out what this run has compiled, and keeps a list of its calls."""
+    found = Compiler(tmp_path, torch_extension.__file__)
+    monkeypatch.setenv("CXX", str(found.script))
+    return found
 
 
 @pytest.fixture(params=["python", "c++"])

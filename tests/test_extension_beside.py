@@ -40,34 +40,12 @@ def is_built(seconds):
 """
 
 
-class Compiler:
-    """A script for CXX, which does `work` and then succeeds with a library, or ends with an error."""
-
-    def __init__(self, folder, library):
-        self.script, self.calls, self.library = folder / "cxx", folder / "calls", library
-        self.script.touch(mode=0o755)
-        self.calls.touch()
-        self.does("")
-
-    def does(self, work):
-        self.script.write_text(
-            f"#!/bin/sh\necho $$ >> {self.calls}\n{work}\n"
-            f'while [ "$1" != -o ]; do shift; done\ncp {self.library} "$2"\n'
-        )
-
-    @property
-    def lines(self):
-        return self.calls.read_text().splitlines()
-
-
 @pytest.fixture
-def compiler(tmp_path, monkeypatch, torch_extension):
+def compiler(compiler, tmp_path, monkeypatch):
     """The compiler of this test, and an empty folder for what it makes."""
-    found = Compiler(tmp_path, torch_extension.__file__)
-    monkeypatch.setenv("CXX", str(found.script))
     monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("ONEPASS_BUILD_EXTENSION", "1")
-    return found
+    return compiler
 
 
 def start(program):

@@ -56,7 +56,7 @@ def kind_of_node():
     return done.stdout.strip()
 
 
-def test_a_process_uses_it_where_it_was_built(folder):
+def test_a_process_uses_it_where_it_was_built(folder, compiler):
     assert extension.built() == []
     assert extension.load() is None
     assert kind_of_node() == "SoftmaxBackward"
@@ -64,6 +64,7 @@ def test_a_process_uses_it_where_it_was_built(folder):
     assert result.exit_code == 0, result.output
     (path,) = folder.iterdir()
     assert result.output.split() == [str(path)]
+    assert len(compiler.lines) == 1
     assert extension.built() == [VERSION]
     assert kind_of_node() == "CppFunction"
 
@@ -163,11 +164,12 @@ def test_a_file_that_cannot_be_loaded_is_a_warning(filled):
         assert extension.load() is None
 
 
-def test_a_new_one_takes_the_place_of_the_old(filled):
+def test_a_new_one_takes_the_place_of_the_old(filled, compiler):
     old = filled.with_name(f"{filled.name[: -len('0123456789abcdef.so')]}{'0' * 16}.so")
     filled.rename(old)
     built = extension.build()
     assert list(filled.parent.iterdir()) == [built] != [old]
+    assert len(compiler.lines) == 1
 
 
 def test_a_torch_that_is_too_old_is_named(monkeypatch):
