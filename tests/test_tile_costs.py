@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
-from onepass.cuda.tile_thresholds import MOST_CHEAP_HALVES, MOST_CHEAP_HALVES_OF_GRADIENTS, MOST_CHEAP_HELD
+from onepass.cuda.tile_thresholds import (
+    MOST_CHEAP_HALVES,
+    MOST_CHEAP_HALVES_OF_CLUSTERS,
+    MOST_CHEAP_HALVES_OF_GRADIENTS,
+    MOST_CHEAP_HELD,
+)
 from onepass.cuda.tuning import Tuning
 from onepass.problem import make_problem
 
@@ -34,9 +39,15 @@ CUT_AGAIN = {
     ("logsumexp", (1661, 626, 35), "float16"): ("strided_split", (1, 16, 128, 2)),
     ("logsumexp", (4096, 100, 5), "bfloat16"): ("strided", (1, 16, 128, 1)),
     ("logsumexp", (100, 200, 3000), "bfloat16"): ("strided", (1, 16, 128, 1)),
-    # What several blocks would walk along together, and a run that would be read twice.
+    # As many halves as clusters may hold; half of the threads and two blocks, where one may not hold as many.
+    ("log_softmax", (2577, 1428, 16), "bfloat16"): ("strided_split", (4, 4, 256, 2)),
+    ("softmax", (1018, 700, 28), "bfloat16"): ("strided_split", (4, 4, 128, 2)),
+    # What several blocks would walk along together, and runs that would be read twice.
     ("logsumexp", (7, 29918, 19), "bfloat16"): ("strided_split", (1, 8, 512, 16)),
     ("log_softmax", (46, 6341, 4), "bfloat16"): ("strided_split", (2, 2, 256, 4)),
+    ("softmax", (332, 32025, 2), "bfloat16"): ("strided_split", (2, 1, 256, 8)),
+    ("log_softmax", (161, 39918, 2), "float32"): ("strided_split", (1, 2, 128, 16)),
+    ("softmax_backward", (1275, 10127, 4), "float32"): ("strided_split", (4, 1, 128, 16)),
 }
 
 
@@ -66,8 +77,11 @@ BORDERS = {
     "of its gradient": (("softmax_backward", (12, 107, 26)), ("softmax_backward", (13, 107, 26))),
     "of a logarithm": (("logsumexp", (32, 732, 6), "bfloat16"), ("logsumexp", (33, 732, 6), "bfloat16")),
     "rounds": (("logsumexp", (4, 28998, 53)), ("logsumexp", (5, 28998, 53))),
-    "four neighbours to a run": (("softmax", (253, 14372, 4)), ("softmax", (253, 14372, 6))),
-    "no gradient to a run": (("softmax", (253, 14372, 4)), ("softmax_backward", (253, 14372, 4))),
+    "neighbours of a run": (("softmax", (41, 22040, 8)), ("softmax", (41, 22040, 10))),
+    "of a run by element": (("softmax", (253, 14372, 2)), ("softmax", (253, 14372, 3))),
+    "of a gradient's": (("softmax_backward", (304, 10199, 3)), ("softmax_backward", (304, 10199, 5))),
+    "all of them in a tile": (("softmax", (53, 17597, 6)), ("softmax", (57, 31380, 6))),
+    "most steps of a run": (("softmax", (100, 131071, 2)), ("softmax", (100, 131072, 2))),
     "single precision": (("softmax", (387, 6894, 8)), ("softmax", (387, 6894, 8), "float64")),
     "exponentials": (("logsumexp", (41, 7263, 7)), ("amax", (41, 7263, 7))),
     "a sum": (("log_softmax_backward", (502, 5112, 6)), ("logsumexp_backward", (502, 5112, 6))),
@@ -115,6 +129,7 @@ def test_logarithms_that_leave_no_room_for_all_blocks(device, packs, resident):
     st.one_of(
         st.tuples(st.integers(1, 3000), st.integers(60, 40000), st.integers(1, 70)),
         st.tuples(st.integers(1, 500), st.integers(60, 9000), st.integers(1, 35)),  # one in four is cut again
+        st.tuples(st.integers(1, 500), st.integers(9000, 140000), st.integers(2, 8)),  # runs
     ),
     st.sampled_from(["float32", "bfloat16", "float16", "float64"]),
 )
@@ -131,5 +146,5 @@ def test_a_plan_that_holds_what_it_says(device, op, shape, dtype):
     if dtype == "float32" or pack == 1:
         assert arrays * packs * pack <= MOST_CHEAP_HELD
     else:  # two to a register
-        most = MOST_CHEAP_HALVES_OF_GRADIENTS if arrays == 2 else MOST_CHEAP_HALVES[pack]
-        assert arrays * packs * pack // 2 <= most
+        of_one = MOST_CHEAP_HALVES_OF_CLUSTERS if pack == 4 and blocks > 1 else MOST_CHEAP_HALVES[pack]
+        assert arrays * packs * pack // 2 <= (MOST_CHEAP_HALVES_OF_GRADIENTS if arrays == 2 else of_one)

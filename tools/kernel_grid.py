@@ -369,6 +369,8 @@ def cut_by_cost_problems() -> Iterator[tuple]:
         # Of few neighbours, cheaper than the tables' tiles: as many registers as a thread may hold, and fewer.
         *((387, 6894, 8), (41, 7263, 7), (284, 386, 8), (7, 586, 4), (72, 114, 2), (1661, 626, 30)),
         *((7, 29918, 19), (46, 6341, 4), (2000, 1536, 4), (3000, 90, 16), (30, 29919, 19)),
+        *((332, 32025, 2), (161, 39918, 2), (100, 131071, 2), (304, 10199, 3), (335, 28230, 4), (361, 6839, 6)),
+        *((110, 24938, 8), (2577, 1428, 16), (1018, 700, 28)),
     )
     for op in ("softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward"):
         for dtype in ("float32", "bfloat16"):

@@ -19,11 +19,14 @@ from .tile_thresholds import (
     CHEAP_RUN_BYTES,
     COSTED_NEIGHBOURS,
     COSTED_STEPS,
+    COSTED_STEPS_OF_RUNS,
     FEWEST_COSTED_ELEMENTS,
     HELD_PACK,
     MOST_CHEAP_HALVES,
+    MOST_CHEAP_HALVES_OF_CLUSTERS,
     MOST_CHEAP_HALVES_OF_GRADIENTS,
     MOST_CHEAP_HELD,
+    MOST_HELD_OF_RUNS,
     MOST_WALKED_ROUNDS,
     SECTOR_BYTES,
     TOO_DEAR,
@@ -34,16 +37,17 @@ from .tuning import Tuning
 def cheaper(choice: Choice, neighbours: int, widest: int, plan: CudaPlan) -> Choice | None:
     """What leads to a plan that costs so much less than this that it is better; None where this is good.
     `neighbours`: columns that lie side by side, or 0; `widest`: rows per access at most."""
-    if not _may_cost_less(choice, neighbours):
+    run = choice.elementwise and "across" not in dict(plan.shape)
+    if not _may_cost_less(choice, neighbours, COSTED_STEPS_OF_RUNS if run else COSTED_STEPS):
         return None
     costs, most = _Costs.of(choice, neighbours, widest), math.inf
     planned = _held_by(plan, costs)
     if planned is not None and (neighbours in COSTED_NEIGHBOURS or not choice.elementwise):
         most = costs.of_tile(planned.pack, planned.across) + costs.of_blocks(planned) - TOO_DEAR[choice.problem.op]
-    elif planned is not None or not _may_be_held(costs, plan):
+    elif planned is not None or not _may_be_held(costs, plan, run):
         return None
     cut = _cheapest(costs, most)
-    if cut is None or (not choice.elementwise and planned is None and costs.rounds(cut) > MOST_WALKED_ROUNDS):
+    if cut is None or (planned is None and not _is_better_held(costs, cut)):
         return None
     tuning = Tuning(pack=cut.pack, across=cut.across, threads=cut.threads)
     if cut.blocks > 1 or choice.problem.op in GRADIENTS:
@@ -62,11 +66,11 @@ class _Cut(NamedTuple):
     registers: int  # that hold them
 
 
-def _may_cost_less(choice: Choice, neighbours: int) -> bool:
+def _may_cost_less(choice: Choice, neighbours: int, steps: range) -> bool:
     problem = choice.problem
     free = choice.tuning == Tuning() and choice.algorithm is None and choice.device.most_clustered > 1
     held = problem.op in TOO_DEAR and choice.registers_per_element == 1
-    long_enough = problem.length in COSTED_STEPS and problem.rows * problem.length >= FEWEST_COSTED_ELEMENTS
+    long_enough = problem.length in steps and problem.rows * problem.length >= FEWEST_COSTED_ELEMENTS
     return free and held and neighbours > 1 and long_enough and not are_few(choice, neighbours)
 
 
@@ -78,12 +82,20 @@ def _held_by(plan: CudaPlan, costs: _Costs) -> _Cut | None:
     return costs.cut(int(shape["pack"]), int(shape["across"]), plan.threads, int(shape.get("cluster", 1)))
 
 
-def _may_be_held(costs: _Costs, plan: CudaPlan) -> bool:
-    """Whether a plan that holds nothing in registers may be worse than one that does."""
+def _may_be_held(costs: _Costs, plan: CudaPlan, run: bool) -> bool:
+    """Whether a plan that holds nothing in registers, by a run of memory or not, may be worse than one that does."""
     if not costs.choice.elementwise:  # blocks that meet in memory walk along columns together
         return plan.algorithm == "strided_split"
-    is_run = "across" not in dict(plan.shape)
-    return is_run and not costs.gradient and costs.neighbours == costs.widest == HELD_PACK
+    if costs.widest > 1:
+        return run and costs.neighbours <= MOST_HELD_OF_RUNS
+    return run and costs.gradient and costs.neighbours <= HELD_PACK
+
+
+def _is_better_held(costs: _Costs, cut: _Cut) -> bool:
+    """Whether this is better than the plan of which that may be."""
+    if not costs.choice.elementwise:
+        return costs.rounds(cut) <= MOST_WALKED_ROUNDS
+    return cut.pack * cut.across >= costs.neighbours
 
 
 def _cheapest(costs: _Costs, most: float) -> _Cut | None:
@@ -95,20 +107,21 @@ def _cheapest(costs: _Costs, most: float) -> _Cut | None:
         wider = pack > costs.widest or pack * across > max(CHEAP_COLUMNS, ceil_power(costs.neighbours))
         if wider or of_tile >= most:
             continue
-        most_registers = _most_registers(costs, pack)
         for threads, blocks in product((128, 256, 512), clusters):
             cut = costs.cut(pack, across, threads, blocks)
-            if blocks * (threads // across) <= costs.length and cut.registers <= most_registers:
+            if blocks * (threads // across) <= costs.length and cut.registers <= _most_registers(costs, cut):
                 cost = of_tile + costs.of_blocks(cut)
                 if cost < most:
                     best, most = cut, cost
     return best
 
 
-def _most_registers(costs: _Costs, pack: int) -> int:
-    if pack == 1 or min(costs.sizes) > 2:
+def _most_registers(costs: _Costs, cut: _Cut) -> int:
+    if cut.pack == 1 or min(costs.sizes) > 2:
         return MOST_CHEAP_HELD
-    return MOST_CHEAP_HALVES_OF_GRADIENTS if costs.gradient else MOST_CHEAP_HALVES[pack]
+    if costs.gradient:
+        return MOST_CHEAP_HALVES_OF_GRADIENTS
+    return MOST_CHEAP_HALVES_OF_CLUSTERS if cut.pack == HELD_PACK and cut.blocks > 1 else MOST_CHEAP_HALVES[cut.pack]
 
 
 @dataclass(frozen=True)

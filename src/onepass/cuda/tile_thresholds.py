@@ -348,14 +348,22 @@ CHEAP_RUN_BYTES = 32, 128
 CHEAP_BLOCK_THREADS = 256
 MOST_CHEAP_HELD = 48
 CHEAP_COLUMNS = 16
-# Of packs of 16 bits, that wait as they were read, no more: they spill on sm_90 and later.
+# Of packs of 16 bits, that wait as they were read, no more: blocks of their own spill on sm_90 and later, clusters do
+# not. H200, November 2026: with 24 in clusters, not 20, 68 problems took 0.84 of the time in the mean, the slowest 1.09.
 MOST_CHEAP_HALVES = {2: 21, 4: 20}
+MOST_CHEAP_HALVES_OF_CLUSTERS = 24
 MOST_CHEAP_HALVES_OF_GRADIENTS = 28
 # Logarithms of sums that several blocks walk along together are held instead, if clusters follow each other no more
 # often: bfloat16 7x29918x19 12.8 for 24.2, 1x27758x166 13.9 for 20.8, but float32 115x20627x15, six times, 87.9 for
-# 63.9. And what is written, of four neighbours that an access takes at once, instead of a run that is read twice:
-# softmax bfloat16 1145x7872x4 49.6 for 66.8, log_softmax bfloat16 46x6341x4 7.2 for 13.2.
+# 63.9.
 MOST_WALKED_ROUNDS = 2
+# And what is written, instead of a run, which is read twice: of so many neighbours, if an access takes several of them,
+# or three of a gradient's, where the tile holds them all. H200, November 2026, random problems, of the time of runs in
+# the mean: 2 neighbours 0.71, gradients 0.64; 4 of gradients 0.67; 6 0.85, 0.76; 8 0.89, 0.91; 3 of gradients 0.93; 262
+# in all, 244 faster, 8 slower. Where tiles are narrower 6 neighbours take 1.02, 5 to 15 1.1 to 1.5. Of 2^15 to 2^17
+# steps 14 problems took 0.81, one more; of more steps three took 1.14.
+MOST_HELD_OF_RUNS = 8
+COSTED_STEPS_OF_RUNS = range(64, 1 << 17)
 
 # The same of gradients: by bytes of an element of both arrays, in registers of both. Measured against tiles in shared
 # memory or read twice: float32 32x256x56x56, dim 1, 77.3 for 87.6, 16x150x128x128 116 for 174, 64x1000x196 47.5 for
