@@ -349,7 +349,7 @@ CHEAP_BLOCK_THREADS = 256
 MOST_CHEAP_HELD = 48
 CHEAP_COLUMNS = 16
 # Of packs of 16 bits, that wait as they were read, no more: blocks of their own spill on sm_90 and later, clusters do
-# not. H200, November 2026: with 24 in clusters, not 20, 68 problems took 0.84 of the time in the mean, the slowest 1.09.
+# not. H200, November 2026: with 24 in clusters, not 20, 68 problems took 0.84 of the time, the slowest 1.09.
 MOST_CHEAP_HALVES = {2: 21, 4: 20}
 MOST_CHEAP_HALVES_OF_CLUSTERS = 24
 MOST_CHEAP_HALVES_OF_GRADIENTS = 28
