@@ -49,6 +49,23 @@ def test_short_rows_have_the_same_bits_wherever_they_go(op, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin"])
+def test_rows_of_few_vectors_have_the_same_bits_however_many(op, dtype, cached_share, threads):
+    """Where there are many, and where L3 may have them, those that follow are fetched; NaN is seen wherever it is."""
+    threads(1)
+    for length in (17, 63, 64, 100, 128):
+        x = random_array(((2 << 20) // (length * np.dtype(dtype).itemsize) + 5, length), dtype, seed=length)
+        x[::7, length // 3] = np.nan
+        x[3::7, -1] = np.nan
+        few = np.concatenate([getattr(onepass, op)(part) for part in np.array_split(x, 9)])
+        assert np.isnan(few.astype(np.float64)).sum() == len(x[::7]) + len(x[3::7])
+        for share_of_l3 in (0, 1e9):
+            cached_share(share_of_l3)
+            out = nan_filled(x.shape[:1], x.dtype)
+            assert same_bits(getattr(onepass, op)(x, out=out), few), (length, share_of_l3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ELEMENTWISE)
 def test_stores_past_the_cache_share_lines_between_rows(op, dtype, monkeypatch):
     """Rows that end inside a cache line, and start anywhere in one: what is left of it belongs to the next row."""

@@ -1,5 +1,7 @@
 """Long rows that are added up: by streams from memory, in the order of memory from the cache. The same bits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers import nan_filled
@@ -29,6 +31,25 @@ def test_what_is_read_in_order(op, shape, dtype, cached):
     plan = plan_of(LONG_VECTORS, op, shape, dtype)
     assert plan.cached == cached
     assert any("in the order of memory" in reason for reason in plan.why) == cached
+
+
+@pytest.mark.parametrize(
+    ("op", "length", "dtype", "cached"),
+    [
+        ("sum", 64, "float32", True),
+        ("mean", 128, "float32", True),
+        ("sum", 63, "float32", False),  # fetched from memory, too
+        ("sum", 129, "float32", False),
+        ("sum", 64, "bfloat16", False),
+        ("amax", 64, "float32", False),
+    ],
+)
+def test_rows_that_are_fetched_from_l3(op, length, dtype, cached):
+    """By AVX2, of up to 24 MiB of an L3 of 32."""
+    for bytes_, vectors, fetched in ((24 << 20, 32, cached), (25 << 20, 32, False), (24 << 20, 64, False)):
+        machine = dataclasses.replace(LONG_VECTORS, vector_bytes=vectors)
+        plan = plan_of(machine, op, (bytes_ // (length * 4), length), dtype)
+        assert plan.cached == fetched == any("rows that follow are fetched" in reason for reason in plan.why)
 
 
 @pytest.mark.parametrize("op", ["sum", "mean"])

@@ -10,6 +10,7 @@ from .thresholds import (
     COMPUTED_ROW_SHARE_OF_L3,
     EXTREME_REGISTER_ROW,
     EXTREME_REGISTER_ROW_FROM_MEMORY,
+    FETCHED_SUMS,
     GRADIENT_REGISTER_VECTORS,
     LEAST_BUSY,
     NARROW_VECTOR_BYTES,
@@ -54,12 +55,17 @@ def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: in
 
 
 def _is_cached(problem: Problem, machine: Machine, why: Reasons) -> bool:
-    """Long rows that are added up, of an input that L3 may have."""
-    long_sums = problem.op in ("sum", "mean") and problem.dtype == "float32" and problem.length >= SHORTEST_STREAMED
-    if not long_sums or not may_be_in_l3(problem, machine):
+    """Rows that are added up, long or of a few vectors, of an input that L3 may have."""
+    sums = problem.op in ("sum", "mean") and problem.dtype == "float32"
+    if not sums or not may_be_in_l3(problem, machine):
         return False
-    why("the input may be in L3: a row is read in the order of memory, not by four streams")
-    return True
+    if problem.length >= SHORTEST_STREAMED:
+        why("the input may be in L3: a row is read in the order of memory, not by four streams")
+        return True
+    fetched = machine.vector_bytes == NARROW_VECTOR_BYTES and problem.length in FETCHED_SUMS
+    if fetched:
+        why("the input may be in L3: the rows that follow are fetched")
+    return fetched
 
 
 def plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str | None, why: Reasons) -> CpuPlan:

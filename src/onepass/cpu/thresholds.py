@@ -50,6 +50,9 @@ COMPUTED_ROW_SHARE_OF_L3 = 0.25
 # In L3, times by that: sums of 12x100000 float32 1.5, 300x2000 1.0 and, by one thread, 1.2; in bare loops 0.8 to 1.07.
 CACHED_SHARE_OF_L3 = 0.75
 SHORTEST_STREAMED = 16384
+# Rows of so many elements, of AVX2's vectors up to sixteen, are fetched from L3 where they are added up, and not from
+# memory: fetch_ahead.h has the times.
+FETCHED_SUMS = range(64, 129)
 NARROW_VECTOR_BYTES = 32
 # A tile of a strided problem, with the exponentials of two, is `resident` while it fills at most this share of a core's
 # part of L3: measured, against reading twice, 1.2x at 4096x4096 (12 MiB a tile) to 1.4x at 500x32768, dim 0.

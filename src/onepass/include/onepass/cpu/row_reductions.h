@@ -159,16 +159,17 @@ ONEPASS_INLINE double extreme_lane(Vec<C> v) {
 }
 
 // kSign = 1: the maximum, -1: the minimum. NaN if there is one.
-template <int kSign, class T, class C = Compute<T>>
-ONEPASS_INLINE double extreme_of_few(const T* x, std::int64_t n) {
+template <int kSign, class T, class Beside = Nothing, class C = Compute<T>>
+ONEPASS_INLINE double extreme_of_few(const T* x, std::int64_t n, const Beside& beside = {}) {
     constexpr C worst = -kSign * kInfinity<C>;
     Vec<C> best[2] = {worst, worst}, nan[2] = {C(0), C(0)};
-    visit_few<2>(x, static_cast<int>(n), worst, [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
+    const auto take = [&](int k, Vec<C> v) ONEPASS_INLINE_BODY {
         best[k] = more_extreme<kSign>(v, best[k]);
         nan[k] = nan_or(v, nan[k]);
-    });
-    const double of_nan = reduce_sum(nan[0] + nan[1]);
-    return of_nan != 0 ? of_nan : extreme_lane<kSign>(more_extreme<kSign>(best[0], best[1]));
+    };
+    visit_few<2>(x, static_cast<int>(n), worst, take, beside);
+    const Vec<C> of_nan = nan[0] + nan[1];  // to add up its lanes costs a short row more than to look at them
+    return any_nan(of_nan) ? reduce_sum(of_nan) : extreme_lane<kSign>(more_extreme<kSign>(best[0], best[1]));
 }
 
 template <int kSign, class T, class Beside = Nothing>
@@ -193,10 +194,65 @@ inline double extreme_of(const T* x, std::int64_t n, const Beside& beside = {}) 
         take(k, lanes < W ? load_n(x + n - lanes, lanes, worst) : v);
         if (k == 3) beside(first + i - 3 * W);
     });
-    const double sum = reduce_sum((flag[0] + flag[1]) + (flag[2] + flag[3]));
-    if (sum != sum && has_nan(x, n)) return sum;
+    const Vec<C> flags = (flag[0] + flag[1]) + (flag[2] + flag[3]);
+    if (any_nan(flags) && has_nan(x, n)) return reduce_sum(flags);
     return extreme_lane<kSign>(
         more_extreme<kSign>(more_extreme<kSign>(best[0], best[1]), more_extreme<kSign>(best[2], best[3])));
+}
+
+// Calls body(beside), where beside(x) is done beside a pass over row x: fetching rows that lie apart.
+template <class T, class Body>
+void with_hints(const Job& job, std::int64_t ahead, Body&& body) {
+    const std::int64_t n = job.length;
+    if (reductions_are_fetched<T>(job)) {
+        return body([=](const T* x) ONEPASS_INLINE_BODY { return FetchAhead<T>(x, n, ahead); });
+    }
+    body([](const T*) ONEPASS_INLINE_BODY { return Nothing{}; });
+}
+
+// The same of no more than kFew elements, two vectors at a time: fetching what follows.
+template <class T, class Body>
+void with_hints_of_few(const Job& job, std::int64_t ahead, Body&& body) {
+    if constexpr (kVectorBytes == 32) {
+        if (few_are_fetched<T>(job)) {
+            return body([=](const T* x) ONEPASS_INLINE_BODY {
+                return [at = x + ahead](int i) ONEPASS_INLINE_BODY { __builtin_prefetch(at + i, 0, 3); };
+            });
+        }
+    }
+    body([](const T*) ONEPASS_INLINE_BODY { return Nothing{}; });
+}
+
+// Calls body(reduce), where reduce(x) is the sum of a row: nothing that depends on its length is asked of each.
+template <class T, class Body>
+void with_sum(const Job& job, std::int64_t ahead, Body&& body) {
+    using C = Compute<T>;
+    const std::int64_t n = job.length;
+    if constexpr (sizeof(C) == 4) {
+        if (n <= kFew<C>) {
+            return with_hints_of_few<T>(job, ahead, [&](auto beside) {
+                body([=](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<2>(x, n, beside(x)); });
+            });
+        }
+    }
+    with_hints<T>(job, ahead, [&](auto beside) {
+        if (sizeof(C) == 4 && n <= kSumBlock<C>)
+            return body([=](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<4>(x, n, beside(x)); });
+        body([=, cached = job.cached](const T* x) { return sum_of(x, n, cached, beside(x)); });
+    });
+}
+
+// The same of its maximum, or minimum.
+template <int kSign, class T, class Body>
+void with_extreme(const Job& job, std::int64_t ahead, Body&& body) {
+    const std::int64_t n = job.length;
+    if (n <= kFew<Compute<T>>) {
+        return with_hints_of_few<T>(job, ahead, [&](auto beside) {
+            body([=](const T* x) ONEPASS_INLINE_BODY { return extreme_of_few<kSign>(x, n, beside(x)); });
+        });
+    }
+    with_hints<T>(job, ahead,
+                  [&](auto beside) { body([=](const T* x) { return extreme_of<kSign>(x, n, beside(x)); }); });
 }
 
 }  // namespace ONEPASS_ISA

@@ -367,14 +367,16 @@ class Rows {
         }
         const std::int64_t n = job_.length;
         switch (job_.op) {
-            case Op::sum: return with_sum([&](auto sum) { reduce_short(begin, end, sum); });
+            case Op::sum: return with_sum<T>(job_, ahead_, [&](auto sum) { reduce_short(begin, end, sum); });
             case Op::mean:
-                return with_sum([&](auto sum) {
+                return with_sum<T>(job_, ahead_, [&](auto sum) {
                     reduce_short(begin, end,
                                  [=](const T* x) ONEPASS_INLINE_BODY { return sum(x) / static_cast<double>(n); });
                 });
-            case Op::amax: return with_extreme<1>([&](auto extreme) { reduce_short(begin, end, extreme); });
-            case Op::amin: return with_extreme<-1>([&](auto extreme) { reduce_short(begin, end, extreme); });
+            case Op::amax:
+                return with_extreme<1, T>(job_, ahead_, [&](auto extreme) { reduce_short(begin, end, extreme); });
+            case Op::amin:
+                return with_extreme<-1, T>(job_, ahead_, [&](auto extreme) { reduce_short(begin, end, extreme); });
             default: break;
         }
         C top = max_of(reinterpret_cast<const T*>(x_row(row(begin))), n);
@@ -383,35 +385,6 @@ class Rows {
             const T* next = ++r < end ? reinterpret_cast<const T*>(x_row(row(r))) : x;
             return state_beside_max(x, n, top, next, r < end ? n : 0, ahead_).lse();
         });
-    }
-
-    // Calls body(reduce), where reduce(x) is of a row: nothing that depends on its length is asked of each.
-    template <class Body>
-    void with_sum(Body&& body) const {
-        const std::int64_t n = job_.length;
-        if constexpr (sizeof(C) == 4) {
-            if (n <= kFew<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<2>(x, n); });
-        }
-        with_hints([&](auto beside) {
-            if (sizeof(C) == 4 && n <= kSumBlock<C>)
-                return body([=](const T* x) ONEPASS_INLINE_BODY { return sum_of_few<4>(x, n, beside(x)); });
-            body([=, this](const T* x) { return sum_of(x, n, job_.cached, beside(x)); });
-        });
-    }
-    template <int kSign, class Body>
-    void with_extreme(Body&& body) const {
-        const std::int64_t n = job_.length;
-        if (n <= kFew<C>) return body([n](const T* x) ONEPASS_INLINE_BODY { return extreme_of_few<kSign>(x, n); });
-        with_hints([&](auto beside) { body([=](const T* x) { return extreme_of<kSign>(x, n, beside(x)); }); });
-    }
-    // Calls body(beside), where beside(x) is done beside a pass over row x: fetching rows that lie apart.
-    template <class Body>
-    void with_hints(Body&& body) const {
-        const std::int64_t n = job_.length, ahead = ahead_;
-        if (reductions_are_fetched<T>(job_)) {
-            return body([=](const T* x) ONEPASS_INLINE_BODY { return FetchAhead<T>(x, n, ahead); });
-        }
-        body([](const T*) ONEPASS_INLINE_BODY { return Nothing{}; });
     }
 
     // Rows of one chunk, in place: nothing is decided per row. What type the results have is decided per batch.

@@ -36,6 +36,8 @@ inline bool any_above(VecF v, VecF limit) {
 inline bool any_above(VecD v, VecD limit) {
     return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)v.v, (__m256d)limit.v, _CMP_GT_OQ)) != 0;
 }
+inline bool any_nan(VecF v) { return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v.v, (__m256)v.v, _CMP_UNORD_Q)) != 0; }
+inline bool any_nan(VecD v) { return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)v.v, (__m256d)v.v, _CMP_UNORD_Q)) != 0; }
 
 inline VecF widen(__m128i bits, bfloat16) {
     return (VecF::Native)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));

@@ -43,6 +43,8 @@ inline bool any_above(VecF v, VecF limit) { return _mm512_cmp_ps_mask((__m512)v.
 inline bool any_above(VecD v, VecD limit) {
     return _mm512_cmp_pd_mask((__m512d)v.v, (__m512d)limit.v, _CMP_GT_OQ) != 0;
 }
+inline bool any_nan(VecF v) { return _mm512_cmp_ps_mask((__m512)v.v, (__m512)v.v, _CMP_UNORD_Q) != 0; }
+inline bool any_nan(VecD v) { return _mm512_cmp_pd_mask((__m512d)v.v, (__m512d)v.v, _CMP_UNORD_Q) != 0; }
 
 // Each value to the upper half of a lane: one permutation, no shift.
 inline VecF widen(__m256i bits, bfloat16) {

@@ -30,6 +30,12 @@ inline bool any_above(V v, V limit) {
     for (unsigned i = 0; i < sizeof(v.v) / sizeof(v.v[0]); ++i) any |= v.v[i] > limit.v[i];
     return any;
 }
+template <class V>
+inline bool any_nan(V v) {
+    bool any = false;
+    for (unsigned i = 0; i < sizeof(v.v) / sizeof(v.v[0]); ++i) any |= v.v[i] != v.v[i];
+    return any;
+}
 
 inline void narrow(float f, half* p) { *p = to_half(f); }
 inline void narrow(float f, bfloat16* p) { *p = to_bfloat16(f); }
