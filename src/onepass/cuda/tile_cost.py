@@ -86,9 +86,9 @@ def _may_be_held(costs: _Costs, plan: CudaPlan, run: bool) -> bool:
     """Whether a plan that holds nothing in registers, by a run of memory or not, may be worse than one that does."""
     if not costs.choice.elementwise:  # blocks that meet in memory walk along columns together
         return plan.algorithm == "strided_split"
-    if costs.widest > 1:
-        return run and costs.neighbours <= MOST_HELD_OF_RUNS
-    return run and costs.gradient and costs.neighbours <= HELD_PACK
+    if costs.widest == 1 and not costs.gradient:
+        return False
+    return run and costs.neighbours <= (MOST_HELD_OF_RUNS if costs.widest > 1 else HELD_PACK)
 
 
 def _is_better_held(costs: _Costs, cut: _Cut) -> bool:

@@ -43,6 +43,12 @@ inline std::int64_t elements_ahead(const Job& job) {
     return ahead_of_rows<T>(stride_of_rows(job, &Axis::x_stride), job.length, comes_by_itself ? 0 : span_ahead());
 }
 
+// Whether all rows of a job are more than the MiB for each thread that a second cache may have.
+template <class T>
+inline bool come_from_afar(const Job& job) {
+    return job.rows * job.length * static_cast<std::int64_t>(sizeof(T)) > (std::int64_t{1} << 20) * job.threads;
+}
+
 // Whether rows that are added up, or whose extremes are looked for, are fetched: those of more than a KiB, each more
 // than half a KiB behind the one before, all of them more than the MiB for each thread that a second cache may have.
 // Measured on two cores of a Zen 4 from memory, by one thread and by two: sums of 700 columns of 1000 float32 0.56 and
@@ -54,8 +60,7 @@ inline bool reductions_are_fetched(const Job& job) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
     const std::int64_t row_bytes = job.length * kSize,
                        between = stride_of_rows(job, &Axis::x_stride) * kSize - row_bytes;
-    const bool from_afar = job.rows * row_bytes > (std::int64_t{1} << 20) * job.threads;
-    return !looks_far_ahead && between > 512 && row_bytes > 1024 && from_afar;
+    return !looks_far_ahead && between > 512 && row_bytes > 1024 && come_from_afar<T>(job);
 }
 
 // The same of rows of a few vectors that follow each other, by AVX2. Measured on a Zen 3, by two threads and by one,
@@ -68,9 +73,8 @@ inline bool few_are_fetched(const Job& job) {
     constexpr std::int64_t kLongSum = 256;
     const std::int64_t row_bytes = job.length * static_cast<std::int64_t>(sizeof(T));
     const bool adds = job.op == Op::sum || job.op == Op::mean;
-    const bool from_afar = job.rows * row_bytes > (std::int64_t{1} << 20) * job.threads;
     const bool follow = stride_of_rows(job, &Axis::x_stride) == job.length;
-    return !looks_far_ahead && follow && from_afar && (!adds || job.cached || row_bytes < kLongSum);
+    return !looks_far_ahead && follow && come_from_afar<T>(job) && (!adds || job.cached || row_bytes < kLongSum);
 }
 
 // Beside a pass over a span, four vectors at a step. What a pass by fours leaves over is fetched first: after lines
