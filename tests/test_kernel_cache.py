@@ -1,9 +1,11 @@
 """The folder of compiled kernels: damage, other people, full disks, many processes. And what is put into it."""
 
+import fcntl
 import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ from onepass import cache_folder
 from onepass.cuda import CompileError, cache, compile
 from onepass.cuda.cache import KernelCache
 from onepass.cuda.compile import compile_kernel
+from onepass.cuda import compile_all as compile_all_module
 from onepass.cuda.compile_all import compile_all
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
@@ -357,3 +360,24 @@ def test_many_kernels_are_compiled_at_once_and_one_that_cannot_be_stops_no_other
     with pytest.raises(CompileError, match="no such kernel"):
         compile_all([replace(block, kernel="no such kernel"), block_smem, block], "90a")
     assert len(entries(folder)) == 2
+
+
+def test_who_compiles_many_kernels_waits_for_another_that_does(folder, monkeypatch):
+    begun = threading.Event()
+    begin = compile_all_module.ProcessPoolExecutor
+    monkeypatch.setattr(
+        compile_all_module, "ProcessPoolExecutor", lambda *args, **more: begun.set() or begin(*args, **more)
+    )
+    problem = make_problem("softmax", "float32", (64, 4096), (1,))
+    plan = make_cuda_plan(problem, by_name("h200"), "block", addresses=(0, 0))
+    folder.mkdir(mode=0o700, exist_ok=True)
+    other = os.open(folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    thread = threading.Thread(target=compile_all, args=([plan], "90a"))
+    thread.start()
+    try:
+        assert not begun.wait(0.3)
+    finally:
+        os.close(other)
+        thread.join()
+    assert begun.is_set() and len(entries(folder)) == 1
