@@ -28,7 +28,7 @@ constexpr const char* kAlgorithmNames[] = {"registers",      "row",        "onli
                                            "block_uncached", "three_pass", "cluster",   "stream", "strided_split"};
 
 // In the order of Form.
-constexpr const char* kFormNames[] = {"usual", "transposed", "folded", "columns", "wide"};
+constexpr const char* kFormNames[] = {"usual", "transposed", "folded", "across", "columns", "wide"};
 
 thread_local const char* last_run = "";
 thread_local Form form_of_last = Form::usual;

@@ -31,22 +31,27 @@ def torch():
     return pytest.importorskip("torch")
 
 
-def inputs_of(torch, op, name, dtype):
-    """dy, what was saved, and of logsumexp its result: tensors on the GPU."""
-    shape, dim, saved_view, dy_view, _ = GRADIENT_LAYOUTS[name]
-    x = random_array(shape, "float64", 3)
-    if op == "logsumexp_backward":
-        whole = x.astype(DTYPES[dtype])
-        saved = to_torch(whole).cuda() if saved_view is None else saved_view(to_torch(whole).cuda())
-        lse = torch.logsumexp(saved.double(), dim=tuple(range(len(shape))) if dim is None else dim).to(saved.dtype)
-        return torch.randn_like(lse), saved, lse
-    y = getattr(reference, FORWARD[op])(x, dim).astype(DTYPES[dtype])
-    saved, dy = to_torch(y).cuda(), to_torch(random_array(shape, dtype, seed=1)).cuda()
+def laid_out(torch, op, name, saved, dy=None):
+    """Of whole arrays on the GPU: dy, what was saved, and of logsumexp its result. Tensors where a layout has them."""
+    _, dim, saved_view, dy_view, _ = GRADIENT_LAYOUTS[name]
     saved = saved if saved_view is None else saved_view(saved)
+    if op == "logsumexp_backward":
+        lse = torch.logsumexp(saved.double(), dim=tuple(range(saved.ndim)) if dim is None else dim).to(saved.dtype)
+        return torch.randn_like(lse), saved, lse
     dy = dy if dy_view is None else dy_view(dy)
     if tuple(dy.shape) != tuple(saved.shape):
         dy = dy[tuple(slice(0, n) for n in saved.shape)]
     return dy, saved
+
+
+def inputs_of(torch, op, name, dtype):
+    """The same with elements: of softmax and log_softmax what they are of random ones."""
+    shape, dim, *_ = GRADIENT_LAYOUTS[name]
+    x = random_array(shape, "float64", 3)
+    if op == "logsumexp_backward":
+        return laid_out(torch, op, name, to_torch(x.astype(DTYPES[dtype])).cuda())
+    y = getattr(reference, FORWARD[op])(x, dim).astype(DTYPES[dtype])
+    return laid_out(torch, op, name, to_torch(y).cuda(), to_torch(random_array(shape, dtype, seed=1)).cuda())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,8 +65,9 @@ def _compiled(torch):
 
     for op in OPS:
         for dtype in DTYPES:
-            for name in GRADIENT_LAYOUTS:
-                add(op, GRADIENT_LAYOUTS[name][1], *inputs_of(torch, op, name, dtype))
+            for name, (shape, dim, *_) in GRADIENT_LAYOUTS.items():
+                zeros = torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda")
+                add(op, dim, *laid_out(torch, op, name, zeros, zeros))
     for shape, dim in CONVERTED:
         for given, saved, result in itertools.product(DTYPES, repeat=3):
             dy, y = (torch.zeros(shape, dtype=getattr(torch, name), device="cuda") for name in (given, saved))

@@ -14,9 +14,9 @@ from helpers import TESTS
 
 from onepass import cache_folder
 from onepass.cuda import CompileError, cache, compile
+from onepass.cuda import compile_all as compile_all_module
 from onepass.cuda.cache import KernelCache
 from onepass.cuda.compile import compile_kernel
-from onepass.cuda import compile_all as compile_all_module
 from onepass.cuda.compile_all import compile_all
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan

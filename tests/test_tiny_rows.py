@@ -1,4 +1,5 @@
-"""Rows of a few elements, which a CPU transposes or folds: alone and interleaved, right whatever lies beside them."""
+"""Rows of a few elements, which a CPU transposes, folds or takes across: alone and interleaved, right whatever lies
+beside them."""
 
 import itertools
 import math
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from gradient_cases import LIMITS as GRADIENT_LIMITS
 from gradient_cases import PAIRS, cast, error_of, inputs_of
-from helpers import DTYPES, FLOORS, LIMITS, SOFTMAX_FAMILY, nan_filled_past_a_line, random_array, same_bits
+from helpers import DTYPES, ELEMENTWISE, FLOORS, LIMITS, SOFTMAX_FAMILY, nan_filled_past_a_line, random_array, same_bits
 from ulp import max_ulp
 
 import onepass
@@ -18,7 +19,7 @@ REDUCTIONS = ("sum", "mean", "amax", "amin")
 LANES = _engine.vector_bytes() // 4
 # Rows that share a vector, fill it, and take several; whole batches of them, one row more, one less, hardly any, and
 # whole groups of batches and a part of one.
-LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 28, 40)
+LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 28, 32, 40, 64)
 ROWS = (3, 8 * LANES - 1, 8 * LANES, 88 * LANES + 1)
 INNER = (2, 3, 5, 8, 16)
 # Steps and what each of them has, past 64 elements: transposed by some vectors and operations, tiles by others.
@@ -183,16 +184,17 @@ def test_how_tiny_rows_of_gradients_are_held(far, longest, op, looking_far_ahead
 
 
 @pytest.mark.parametrize(("op", "length", "dtype", "by_64_bytes", "by_32", "by_16"), [
-    ("sum", 2, "float32", "transposed", "transposed", "transposed"),
-    ("sum", 3, "float32", "transposed", "folded", "transposed"),
-    ("mean", 7, "float32", "transposed", "folded", "transposed"),
-    ("mean", 7, "bfloat16", "transposed", "transposed", "transposed"),
-    ("amin", 7, "float16", "transposed", "folded", "transposed"),
-    ("amax", 8, "float32", "folded", "folded", "transposed"),
-    ("amax", 9, "float32", "folded", "usual", "transposed"),
-    ("amin", 15, "bfloat16", "folded", "usual", "transposed"),
-    ("sum", 15, "float32", "folded", "usual", "usual"),
-    ("amax", 17, "float32", "usual", "usual", "usual"),
+    ("sum", 2, "float32", "transposed", "across", "transposed"),
+    ("mean", 7, "float32", "transposed", "across", "transposed"),
+    ("mean", 7, "bfloat16", "transposed", "across", "transposed"),
+    ("amin", 7, "float16", "transposed", "across", "transposed"),
+    ("amax", 8, "float32", "folded", "across", "transposed"),
+    ("amin", 15, "bfloat16", "folded", "across", "transposed"),
+    ("sum", 15, "float32", "folded", "across", "usual"),
+    ("amax", 32, "float32", "usual", "across", "usual"),
+    ("amax", 33, "float32", "usual", "usual", "usual"),
+    ("mean", 64, "float16", "usual", "across", "usual"),
+    ("mean", 65, "float16", "usual", "usual", "usual"),
     ("sum", 8, "float64", "transposed", "transposed", "transposed"),
 ])  # fmt: skip
 def test_how_tiny_rows_are_held(op, length, dtype, by_64_bytes, by_32, by_16):
@@ -225,7 +227,7 @@ def same_but_for_nans(a, b):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", SOFTMAX_FAMILY)
+@pytest.mark.parametrize("op", (*SOFTMAX_FAMILY, *REDUCTIONS))
 def test_a_tiny_row_does_not_depend_on_those_beside_it(op, dtype, threads):
     """Nor on how many threads there are, and it may be written where it was."""
     for row in (*((length,) for length in LENGTHS), *LONGER):
@@ -239,7 +241,7 @@ def test_a_tiny_row_does_not_depend_on_those_beside_it(op, dtype, threads):
         assert all(same_but_for_nans(one, three) for one, three in zip(*results, strict=True))
         of_x, of_calm = results[0]
         assert same_but_for_nans(of_x[::7], of_calm[::7]), row
-        if op != "logsumexp":
+        if op in ELEMENTWISE:
             assert same_but_for_nans(getattr(onepass, op)(x, 1, out=x), of_x)
 
 

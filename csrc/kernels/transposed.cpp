@@ -1,5 +1,6 @@
 // Compiled once per instruction set: ONEPASS_ISA names it.
 #include "onepass/cpu/folded_rows.h"
+#include "onepass/cpu/rows_across.h"
 #include "onepass/cpu/transposed_rows.h"
 
 namespace onepass {
@@ -12,6 +13,11 @@ template Form run_transposed_gradient<float>(const Job&, const Addresses&, void*
 template Form run_folded<float>(const Job&, const void*, void*);
 template Form run_folded<half>(const Job&, const void*, void*);
 template Form run_folded<bfloat16>(const Job&, const void*, void*);
+#endif
+#if defined(__AVX2__) && !defined(__AVX512F__)  // kGoesAcross
+template Form run_across<float>(const Job&, const void*, void*);
+template Form run_across<half>(const Job&, const void*, void*);
+template Form run_across<bfloat16>(const Job&, const void*, void*);
 #endif
 #if !defined(__x86_64__) || defined(__AVX2__)  // kFewKernels
 template Form run_transposed<half>(const Job&, const void*, void*);

@@ -6,6 +6,7 @@ from ..machine import Machine
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
 from .cpu_plan import CpuPlan, Reasons, direct, may_be_in_l3, nontemporal, one_pass, refuse, row_element_bytes
 from .thresholds import (
+    ACROSS_ROW_BYTES,
     CHUNK,
     COMPUTED_ROW_SHARE_OF_L3,
     EXTREME_REGISTER_ROW,
@@ -46,6 +47,15 @@ def _register_row(problem: Problem, machine: Machine) -> int:
     return min(most, rows[ITEMSIZE[problem.dtype]][narrow])
 
 
+def _go_across(problem: Problem, machine: Machine) -> bool:
+    """The kernels reduce many of them at once: so short, and following each other without a gap (rows_across.h)."""
+    if machine.vector_bytes != NARROW_VECTOR_BYTES or problem.op not in REDUCTIONS or not direct(problem):
+        return False
+    short = 1 < problem.length <= ACROSS_ROW_BYTES // ITEMSIZE[problem.dtype]
+    follow = all(axis.x_stride == problem.length and axis.y_stride == 1 for axis in problem.outer)
+    return short and follow and len(problem.outer) <= 1 and problem.compute_dtype == "float32"
+
+
 def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: int) -> bool:
     """A row that is not computed twice is worth more than the bytes it is not read again."""
     rounds = -(-problem.rows // threads)
@@ -76,7 +86,10 @@ def plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str |
     fits = row_bytes <= machine.l2_bytes * ROW_SHARE_OF_L2
     chosen = algorithm
     if chosen is None:
-        if direct(problem) and 0 < problem.length <= register_row:
+        if _go_across(problem, machine):
+            chosen = "registers"
+            why(f"rows of {problem.length} follow each other: a vector of them is reduced at once")
+        elif direct(problem) and 0 < problem.length <= register_row:
             chosen = "registers"
             why(f"a row of {problem.length} is short (up to {register_row} here)")
         elif fits if waits else problem.length <= REDUCE_CHUNK:
@@ -97,7 +110,7 @@ def plan_rows(problem: Problem, machine: Machine, threads: int, algorithm: str |
     elif chosen == "registers":
         if not direct(problem):
             raise refuse(problem, chosen, "rows must be contiguous, input and result of one dtype")
-        if problem.length > register_row:
+        if problem.length > register_row and not _go_across(problem, machine):
             raise refuse(problem, chosen, f"a row may have at most {register_row} elements here")
     if not direct(problem):
         why("rows are gathered, converted and scattered through the cache, in pieces")

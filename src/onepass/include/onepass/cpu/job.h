@@ -97,6 +97,7 @@ enum class Form : std::uint8_t {
     usual,
     transposed,  // transposed.h
     folded,      // folded_rows.h
+    across,      // rows_across.h
     columns,     // some vectors of columns at a time down all rows: short_columns.h
     wide,        // a few rows at a time along all columns: wide_reductions.h
 };

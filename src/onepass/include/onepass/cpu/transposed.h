@@ -111,9 +111,6 @@ inline bool transposes(const Job& job) {
     const std::int64_t elements = job.length * job.inner.size;
     if (elements > most_transposed<T>(job.op, job.inner.size) || !in_sequence<T>(job)) return false;
     if ((job.inner.size == 1 || !kTransposesMore) && job.length > most_transposed_steps(job.op)) return false;
-    // By AVX2 those longer than a vector are faster by batches as they are (short_rows.h). Measured on a Zen 5: maxima
-    // of 9 to 16 float32 0.6 of the time, bfloat16 0.7 to 0.6.
-    if (kFolds<T> && is_plain(job.op) && job.inner.size == 1 && job.length > kLanes<float>) return false;
     if (is_gradient(job.op)) {
         const bool pairs = job.op != Op::logsumexp_backward && job.second == job.in && sizeof(T) <= 4;
         const bool held = sizeof(T) == 4 && job.inner.size == 1 && stays_held(elements);
@@ -131,12 +128,11 @@ template <class T>
 constexpr int kMostFolded = kVectorBytes == 64 ? (sizeof(T) == 2 ? 32768 : 6144) : (sizeof(T) == 2 ? 4096 : 512);
 template <class T>
 constexpr int kMostFoldedWhole = kVectorBytes == 64 && sizeof(T) == 4 ? 16384 : kMostFolded<T>;
-// At least, where steps have one element; there at most a vector's. Measured on a Zen 5, one thread, times of folding
-// over those of transposed rows. AVX-512: float32 maxima of 6 0.84, of 8 0.85, of 12 0.6, of 16 0.65, sums of 6 1.05,
-// of 8 0.86, of 12 0.86; bfloat16 maxima of 6 0.95, of 8 to 16 0.97 to 0.86, but sums, which are rounded one by one,
-// 1.2 to 1.3. AVX2: float32 sums of 3 and 4 0.65, of 5 to 8 0.5, maxima 0.65 to 0.4; bfloat16 maxima of 4 to 8 0.9 to
-// 0.75, sums 1.3 to 1.1.
-constexpr int kLeastFolded = kVectorBytes == 64 ? 8 : 3;
+// At least, where steps have one element; there at most a vector's. By AVX-512 alone: others go across. Measured on a
+// Zen 5, one thread, times of folding over those of transposed rows: float32 maxima of 6 0.84, of 8 0.85, of 12 0.6, of
+// 16 0.65, sums of 6 1.05, of 8 0.86, of 12 0.86; bfloat16 maxima of 6 0.95, of 8 to 16 0.97 to 0.86, but sums, which
+// are rounded one by one, 1.2 to 1.3.
+constexpr int kLeastFolded = 8;
 // Whether this is a plain reduction of rows like that: whose steps have several elements, and which fill more than half
 // of a vector (of fewer, several share one when transposed), or whose steps have one.
 template <class T>
@@ -146,13 +142,27 @@ inline bool folds(const Job& job) {
     if (!kFolds<T> || !is_plain(job.op) || inner > W) return false;
     if (inner == 1) {
         const bool rounds = sizeof(T) == 2 && is_sum(job.op);
-        return !rounds && elements >= kLeastFolded && elements <= W && in_sequence<T>(job);
+        return kVectorBytes == 64 && !rounds && elements >= kLeastFolded && elements <= W && in_sequence<T>(job);
     }
     const std::int64_t most = W % inner == 0 ? kMostFoldedWhole<T> : kMostFolded<T>;
     return 2 * elements > W && elements <= most && in_sequence<T>(job);
 }
+
+// Whether plain reductions of short rows go many at a time (rows_across.h): by AVX2, where it was measured
+// (thresholds.py, ACROSS_ROW_BYTES).
+template <class T>
+constexpr bool kGoesAcross = kFolds<T> && kVectorBytes == 32;
+template <class T>
+constexpr int kMostAcross = 128 / static_cast<int>(sizeof(T));  // elements of a row
+template <class T>
+inline bool goes_across(const Job& job) {
+    return is_plain(job.op) && job.inner.size == 1 && job.length <= kMostAcross<T> && in_sequence<T>(job);
+}
+
 template <class T>
 Form run_folded(const Job& job, const void* x, void* y);
+template <class T>
+Form run_across(const Job& job, const void* x, void* y);
 template <class T>
 Form run_transposed(const Job& job, const void* x, void* y);
 template <class T>

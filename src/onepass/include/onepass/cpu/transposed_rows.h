@@ -170,13 +170,24 @@ class TransposedRows {
     // order of memory, where the processor does not look ahead: they are fetched while the ones before are computed.
     // Measured on a Zen 5, one thread, dim 1, times over those without, from memory: softmax of 65536x32x4 0.49,
     // logsumexp 0.45, their gradients 0.53 and 0.57, softmax of 213333x30x5 0.46; of 15000x30x5, from L3, 0.84, its
-    // gradient 0.73; by AVX2 0.38 to 0.8. Others are read as they lie, one by one: loaded all at once, softmax's
-    // gradient of rows of 3 float32 takes up to twice as long from L3, and hints cost softmax 1.05 to 1.1.
+    // gradient 0.73; by AVX2 0.38 to 0.8. Hints cost others 1.05 to 1.1.
     bool spans_vectors(int elements) const { return batch_.together() * elements > W; }
+
+    // Whether whole batches are loaded all at once, or as they lie, one by one. By AVX-512 those of less than a vector
+    // are not: so softmax's gradient of rows of 3 float32 takes up to twice as long from L3 (Zen 5). By AVX2 they are.
+    // Measured on a Zen 3, one thread, times over those one by one, rows of 2 to 8 from L3 and from memory: softmax of
+    // float32 0.91 to 0.96 and 0.94 to 0.98, log_softmax 0.93 to 0.97 and 0.95 to 1.01, softmax's gradient 0.80 to 0.86
+    // and 0.84 to 0.92; bfloat16 0.85 to 0.89, 0.86 to 0.93 and 0.67 to 0.74, from memory 0.88 to 0.94, 0.90 to 0.96
+    // and 0.78 to 0.88.
+    bool are_loaded_at_once() const { return kVectorBytes == 32 || spans_vectors(batch_.elements()); }
+    // The same of stores: where no vector of results reaches into the next one's.
+    bool are_stored_at_once() const {
+        return spans_vectors(of_result_) || (kVectorBytes == 32 && batch_.together() * of_result_ == W);
+    }
 
     // The columns of the n rows of a batch; of lanes beyond them, whatever that makes of zeros.
     void bring(const T* x, int n, C* to, const Places& places) const {
-        const bool at_once = n == batch_.rows() && spans_vectors(batch_.elements());
+        const bool at_once = n == batch_.rows() && are_loaded_at_once();
         at_once ? bring_by<true>(x, n, to, places) : bring_by<false>(x, n, to, places);
     }
     // Nothing behind the rows is read: another thread may be writing there.
@@ -212,7 +223,7 @@ class TransposedRows {
     // Writes the results of n rows, one behind the other.
     template <class To>
     void send(const C* from, const Places& places, int n, To* y) const {
-        const bool at_once = n == batch_.rows() && spans_vectors(of_result_);
+        const bool at_once = n == batch_.rows() && are_stored_at_once();
         at_once ? send_by<true>(from, places, n, y) : send_by<false>(from, places, n, y);
     }
     template <bool kAtOnce, class To>
