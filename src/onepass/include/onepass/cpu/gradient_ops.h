@@ -299,6 +299,9 @@ template <class T, class Source>
 ONEPASS_INLINE void write_in_cache(T* y, std::int64_t n, const Source& value) {
     constexpr int W = kLanes<Compute<T>>;
     std::int64_t i = 0;
+    if constexpr (sizeof(T) == 2) {
+        for (; i + 2 * W <= n; i += 2 * W) store_two(y + i, value(i), value(i + W));
+    }
     for (; i + W <= n; i += W) store(y + i, value(i));
     const int rest = static_cast<int>(n - i);
     if (rest > 0) store_n(y + i, value(i, rest), rest);

@@ -106,8 +106,11 @@ class RowBatches {
                     }
                     for (; i < n_; i += W) stream(y + i, value(r, i, W));
                 } else {
-                    if constexpr (kNormal) {
-                        for (; i + 2 * W <= n_; i += 2 * W) store_normal(y + i, value(r, i, W), value(r, i + W, W));
+                    if constexpr (kNormal || sizeof(T) == 2) {
+                        for (; i + 2 * W <= n_; i += 2 * W) {
+                            const V a = value(r, i, W), b = value(r, i + W, W);
+                            kNormal ? store_normal(y + i, a, b) : store_two(y + i, a, b);
+                        }
                     }
                     for (; i + W <= n_; i += W) store(y + i, value(r, i, W));
                     if (last_ > 0) store_n(y + i, value(r, i, last_), last_);

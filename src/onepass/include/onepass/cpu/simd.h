@@ -238,16 +238,29 @@ ONEPASS_INLINE void store(T* p, Vec<C> v, bool past_cache) {
     past_cache ? stream(p, v) : store(p, v);
 }
 
-// Two vectors of which nothing is subnormal, unless an instruction set has its own.
+// Two vectors, unless an instruction set has its own. Past the cache p is a multiple of the bytes of both.
 template <class T, class C>
-ONEPASS_INLINE void store_normal(T* p, Vec<C> a, Vec<C> b) {
+ONEPASS_INLINE void store_two(T* p, Vec<C> a, Vec<C> b) {
     store(p, a);
     store(p + kLanes<C>, b);
 }
 template <class T, class C>
-ONEPASS_INLINE void stream_normal(T* p, Vec<C> a, Vec<C> b) {
+ONEPASS_INLINE void stream_two(T* p, Vec<C> a, Vec<C> b) {
     stream(p, a);
     stream(p + kLanes<C>, b);
+}
+template <class T, class C>
+ONEPASS_INLINE void store_two(T* p, Vec<C> a, Vec<C> b, bool past_cache) {
+    past_cache ? stream_two(p, a, b) : store_two(p, a, b);
+}
+// Two of which nothing is subnormal.
+template <class T, class C>
+ONEPASS_INLINE void store_normal(T* p, Vec<C> a, Vec<C> b) {
+    store_two(p, a, b);
+}
+template <class T, class C>
+ONEPASS_INLINE void stream_normal(T* p, Vec<C> a, Vec<C> b) {
+    stream_two(p, a, b);
 }
 
 // A vector of C in float64: one of those, or two halves.

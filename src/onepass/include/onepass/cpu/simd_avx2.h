@@ -44,15 +44,23 @@ inline VecF widen(__m128i bits, bfloat16) {
 }
 inline VecF widen(__m128i bits, half) { return (VecF::Native)_mm256_cvtph_ps(bits); }
 inline __m128i narrow(VecF v, half) { return _mm256_cvtps_ph((__m256)v.v, _MM_FROUND_TO_NEAREST_INT); }
-inline __m128i narrow(VecF v, bfloat16) {
+// A bfloat16 in the lower half of each lane.
+inline __m256i rounded_to_bfloat16(VecF v) {
     const __m256i u = _mm256_castps_si256((__m256)v.v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps((__m256)v.v, (__m256)v.v, _CMP_UNORD_Q));
     const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-    const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0xd8);
-    return _mm256_castsi256_si128(packed);
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+// Both side by side.
+inline __m256i narrow(VecF a, VecF b, bfloat16) {
+    const __m256i packed = _mm256_packus_epi32(rounded_to_bfloat16(a), rounded_to_bfloat16(b));
+    return _mm256_permute4x64_epi64(packed, 0xd8);
+}
+inline __m128i narrow(VecF v, bfloat16) {
+    const __m256i high = rounded_to_bfloat16(v);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0xd8));
 }
 template <class T>
     requires(sizeof(T) == 2)
@@ -145,6 +153,12 @@ template <class T>
     requires(sizeof(T) == 2)
 inline void stream(T* p, VecF v) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(v, T{}));
+}
+inline void store_two(bfloat16* p, VecF a, VecF b) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a, b, bfloat16{}));
+}
+inline void stream_two(bfloat16* p, VecF a, VecF b) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(a, b, bfloat16{}));
 }
 // Narrowed once for both.
 template <class T>

@@ -234,7 +234,7 @@ class Emitter {
                                 : store_normal(y, results[k], results[k + 1]);
                 }
             } else {
-                for (int k = 0; k < 4; ++k) store(y_ + i_ + k * W, results[k], past_cache_);
+                for (int k = 0; k < 4; k += 2) store_two(y_ + i_ + k * W, results[k], results[k + 1], past_cache_);
             }
             i_ += 4 * W;
         }

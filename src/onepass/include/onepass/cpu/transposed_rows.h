@@ -130,7 +130,7 @@ class TransposedRows {
                                   Work&& compute) const {
         const int size = columns_of(group.batches) * batch_.elements();
         const std::int64_t next = first + group.batches, after = next * batch_.rows() * batch_.elements();
-        const bool fetches = spans_vectors(batch_.elements()) && next < end;
+        const bool fetches = come_at_once() && next < end;
         const Columns columns{scratch,
                               scratch + 2 * size,
                               scratch + size,
@@ -166,28 +166,31 @@ class TransposedRows {
         V operator()(std::int64_t i, int n) const { return load_n(from + i, n, C(0)); }
     };
 
-    // Whether a row of so many elements takes several vectors. Those of a batch are then read and written out of the
-    // order of memory, where the processor does not look ahead: they are fetched while the ones before are computed.
-    // Measured on a Zen 5, one thread, dim 1, times over those without, from memory: softmax of 65536x32x4 0.49,
-    // logsumexp 0.45, their gradients 0.53 and 0.57, softmax of 213333x30x5 0.46; of 15000x30x5, from L3, 0.84, its
-    // gradient 0.73; by AVX2 0.38 to 0.8. Hints cost others 1.05 to 1.1.
+    // Whether a row of so many elements takes several vectors: those of a batch are then read and written out of the
+    // order of memory.
     bool spans_vectors(int elements) const { return batch_.together() * elements > W; }
 
-    // Whether whole batches are loaded all at once, or as they lie, one by one. By AVX-512 those of less than a vector
-    // are not: so softmax's gradient of rows of 3 float32 takes up to twice as long from L3 (Zen 5). By AVX2 they are.
-    // Measured on a Zen 3, one thread, times over those one by one, rows of 2 to 8 from L3 and from memory: softmax of
-    // float32 0.91 to 0.96 and 0.94 to 0.98, log_softmax 0.93 to 0.97 and 0.95 to 1.01, softmax's gradient 0.80 to 0.86
-    // and 0.84 to 0.92; bfloat16 0.85 to 0.89, 0.86 to 0.93 and 0.67 to 0.74, from memory 0.88 to 0.94, 0.90 to 0.96
-    // and 0.78 to 0.88.
-    bool are_loaded_at_once() const { return kVectorBytes == 32 || spans_vectors(batch_.elements()); }
-    // The same of stores: where no vector of results reaches into the next one's.
-    bool are_stored_at_once() const {
+    // Whether whole batches are loaded all at once, and what follows is fetched meanwhile, or rows are read as they
+    // lie, one by one. What is read out of order is fetched, since there the processor does not look ahead. Measured on
+    // a Zen 5, one thread, dim 1, times over those without, from memory: softmax of 65536x32x4 0.49, logsumexp 0.45,
+    // their gradients 0.53 and 0.57, softmax of 213333x30x5 0.46; of 15000x30x5, from L3, 0.84, its gradient 0.73; by
+    // AVX2 0.38 to 0.8. Others are read one by one by AVX-512: loaded all at once, softmax's gradient of rows of 3
+    // float32 takes up to twice as long from L3, and hints cost softmax 1.05 to 1.1. Not so by AVX2: on a Zen 3, one
+    // thread, rows of 2 to 8, from L3 and from memory, times over those one by one, softmax of float32 0.91 to 0.96 and
+    // 0.94 to 0.98, log_softmax 0.93 to 0.97 and 0.95 to 1.01, softmax's gradient 0.80 to 0.86 and 0.84 to 0.92; of
+    // bfloat16 0.85 to 0.89, 0.86 to 0.93 and 0.67 to 0.74, from memory 0.88 to 0.94, 0.90 to 0.96 and 0.78 to 0.88.
+    // And with hints over that, by one thread and by two, from memory softmax of rows of 3 0.91 and 0.96, of 8 0.90 and
+    // 0.95, log_softmax 0.91 and 0.95, logsumexp 0.94 and 0.89, gradients 0.99 to 1.0, from L3 all of these 0.95
+    // to 1.06.
+    bool come_at_once() const { return kVectorBytes == 32 || spans_vectors(batch_.elements()); }
+    // Whether they are stored all at once: where no vector of results reaches into the next one's.
+    bool go_at_once() const {
         return spans_vectors(of_result_) || (kVectorBytes == 32 && batch_.together() * of_result_ == W);
     }
 
     // The columns of the n rows of a batch; of lanes beyond them, whatever that makes of zeros.
     void bring(const T* x, int n, C* to, const Places& places) const {
-        const bool at_once = n == batch_.rows() && are_loaded_at_once();
+        const bool at_once = n == batch_.rows() && come_at_once();
         at_once ? bring_by<true>(x, n, to, places) : bring_by<false>(x, n, to, places);
     }
     // Nothing behind the rows is read: another thread may be writing there.
@@ -223,7 +226,7 @@ class TransposedRows {
     // Writes the results of n rows, one behind the other.
     template <class To>
     void send(const C* from, const Places& places, int n, To* y) const {
-        const bool at_once = n == batch_.rows() && are_stored_at_once();
+        const bool at_once = n == batch_.rows() && go_at_once();
         at_once ? send_by<true>(from, places, n, y) : send_by<false>(from, places, n, y);
     }
     template <bool kAtOnce, class To>
