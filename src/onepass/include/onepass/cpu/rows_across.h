@@ -68,13 +68,10 @@ class RowsAcross {
     // A vector takes the steps of kTogether rows, one for each W / kTogether lanes. kWhole: rows have as many elements.
     template <class Fold>
     void run() const {
-        if (n_ > W / 2) return n_ == W ? run<Fold, 1, true>() : run<Fold, 1, false>();
-        if constexpr (W > 8) {
-            if (n_ > W / 4) return n_ == W / 2 ? run<Fold, 2, true>() : run<Fold, 2, false>();
-        }
-        constexpr int kFour = W > 8 ? 4 : 2;
-        if (n_ > 2) return n_ == 4 ? run<Fold, kFour, true>() : run<Fold, kFour, false>();
-        run<Fold, W / 2, true>();
+        static_assert(W == 8, "longer vectors take more rows together, and were not measured");
+        if (n_ > 4) return n_ == 8 ? run<Fold, 1, true>() : run<Fold, 1, false>();
+        if (n_ > 2) return n_ == 4 ? run<Fold, 2, true>() : run<Fold, 2, false>();
+        run<Fold, 4, true>();
     }
 
     template <class Fold, int kTogether, bool kWhole>
