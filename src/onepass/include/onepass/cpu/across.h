@@ -30,16 +30,17 @@ ONEPASS_INLINE Vec<C> halves(Vec<C> a, Vec<C> b, std::integer_sequence<int, kLan
                                                                                                                    b.v);
 }
 
-// Lane r of the result: all lanes of rows[r], combined. Overwrites rows.
-template <int kHalf, class C, class Combine>
+// Lane r of the result: all lanes of rows[r], combined. Overwrites rows. With kLeft > kHalf, of vectors whose groups of
+// 2 * kHalf lanes are rows of their own: kLeft / kHalf vectors of results, in rows from 0 on.
+template <int kHalf, int kLeft = kHalf, class C, class Combine>
 ONEPASS_INLINE Vec<C> across_from(Vec<C>* rows, Combine&& combine) {
     constexpr auto kEach = std::make_integer_sequence<int, kLanes<C>>();
-    for (int r = 0; r < kHalf; ++r) {
-        rows[r] = combine(halves<kHalf, false>(rows[r], rows[r + kHalf], kEach),
-                          halves<kHalf, true>(rows[r], rows[r + kHalf], kEach));
+    for (int r = 0; r < kLeft; ++r) {
+        rows[r] = combine(halves<kHalf, false>(rows[r], rows[r + kLeft], kEach),
+                          halves<kHalf, true>(rows[r], rows[r + kLeft], kEach));
     }
     if constexpr (kHalf > 1) {
-        return across_from<kHalf / 2>(rows, combine);
+        return across_from<kHalf / 2, kLeft / 2>(rows, combine);
     } else {
         return rows[0];
     }

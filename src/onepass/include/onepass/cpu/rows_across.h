@@ -17,7 +17,6 @@ class RowsAcross {
     using C = Compute<T>;
     using V = Vec<C>;
     using Bits = typename V::Bits;
-    using Native = typename V::Native;
     static constexpr int W = kLanes<C>;
     static constexpr int kLine = kCacheLine / static_cast<int>(sizeof(T));
 
@@ -120,7 +119,7 @@ class RowsAcross {
         unrolled<W>([&](auto s) ONEPASS_INLINE_BODY {
             v[s % kSteps * kTogether + s / kSteps] = row<Fold, kTogether, kWhole>(lanes, x + s * kTogether * n_, seen);
         });
-        fold<Fold, kSteps / 2, W>(v);
+        across_from<kSteps / 2, W / 2>(v, [](V a, V b) ONEPASS_INLINE_BODY { return Fold::combine(a, b); });
         unrolled<kTogether>([&](auto j) ONEPASS_INLINE_BODY {
             const V result = Fold::result(v[j], n_);
             store(y + j * W, kTogether == 1 ? result : lookup(result, lanes.order));
@@ -141,26 +140,13 @@ class RowsAcross {
         if constexpr (kWhole) return see(load(x));
         if (kTogether == 1 && n_ > W) {
             const V last = load(x + n_ - W);
-            V part = see(Fold::kAdds ? only(lanes.fresh, last) : last);
+            V part = see(Fold::kAdds ? or_zero(lanes.fresh, last) : last);
             for (int i = W; i < n_; i += kLine) __builtin_prefetch(x + i + ahead_);
             for (int i = 0; i < n_ - W; i += W) part = Fold::combine(see(load(x + i)), part);
             return part;
         }
         const V v = kTogether == 1 && Fold::kAdds ? load(x) : lookup(load(x), lanes.from);
-        return see(Fold::kAdds ? only(lanes.fresh, v) : v);
-    }
-    static ONEPASS_INLINE V only(Bits lanes, V v) { return (Native)((Bits)v.v & lanes); }
-
-    // Halves of 2 * kHalf lanes, as across.h does, of kVectors vectors.
-    template <class Fold, int kHalf, int kVectors>
-    static ONEPASS_INLINE void fold(V (&v)[W]) {
-        constexpr auto kEach = std::make_integer_sequence<int, W>();
-        constexpr int kLeft = kVectors / 2;
-        unrolled<kLeft>([&](auto i) ONEPASS_INLINE_BODY {
-            v[i] = Fold::combine(halves<kHalf, false>(v[i], v[i + kLeft], kEach),
-                                 halves<kHalf, true>(v[i], v[i + kLeft], kEach));
-        });
-        if constexpr (kHalf > 1) fold<Fold, kHalf / 2, kLeft>(v);
+        return see(Fold::kAdds ? or_zero(lanes.fresh, v) : v);
     }
 
     // The rows from `first` on, fewer than a batch or with too little behind them, and the same additions.

@@ -251,7 +251,8 @@ ONEPASS_INLINE void stream_two(T* p, Vec<C> a, Vec<C> b) {
 }
 template <class T, class C>
 ONEPASS_INLINE void store_two(T* p, Vec<C> a, Vec<C> b, bool past_cache) {
-    past_cache ? stream_two(p, a, b) : store_two(p, a, b);
+    store(p, a, past_cache);
+    store(p + kLanes<C>, b, past_cache);
 }
 // Two of which nothing is subnormal.
 template <class T, class C>

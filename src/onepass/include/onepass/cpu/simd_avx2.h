@@ -160,7 +160,12 @@ inline void store_two(bfloat16* p, VecF a, VecF b) {
 inline void stream_two(bfloat16* p, VecF a, VecF b) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(a, b, bfloat16{}));
 }
-// Narrowed once for both.
+// Narrowed once for both ways.
+inline void store_two(bfloat16* p, VecF a, VecF b, bool past_cache) {
+    const __m256i bits = narrow(a, b, bfloat16{});
+    const auto to = reinterpret_cast<__m256i*>(p);
+    past_cache ? _mm256_stream_si256(to, bits) : _mm256_storeu_si256(to, bits);
+}
 template <class T>
     requires(sizeof(T) == 2)
 inline void store(T* p, VecF v, bool past_cache) {
