@@ -19,7 +19,7 @@ REDUCTIONS = ("sum", "mean", "amax", "amin")
 LANES = _engine.vector_bytes() // 4
 # Rows that share a vector, fill it, and take several; whole batches of them, one row more, one less, hardly any, and
 # whole groups of batches and a part of one.
-LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 28, 32, 40, 64)
+LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 28, 32, 40, 64, 127)
 ROWS = (3, 8 * LANES - 1, 8 * LANES, 88 * LANES + 1)
 INNER = (2, 3, 5, 8, 16)
 # Steps and what each of them has, past 64 elements: transposed by some vectors and operations, tiles by others.
@@ -184,17 +184,21 @@ def test_how_tiny_rows_of_gradients_are_held(far, longest, op, looking_far_ahead
 
 
 @pytest.mark.parametrize(("op", "length", "dtype", "by_64_bytes", "by_32", "by_16"), [
-    ("sum", 2, "float32", "transposed", "across", "transposed"),
-    ("mean", 7, "float32", "transposed", "across", "transposed"),
-    ("mean", 7, "bfloat16", "transposed", "across", "transposed"),
-    ("amin", 7, "float16", "transposed", "across", "transposed"),
-    ("amax", 8, "float32", "folded", "across", "transposed"),
-    ("amin", 15, "bfloat16", "folded", "across", "transposed"),
-    ("sum", 15, "float32", "folded", "across", "usual"),
-    ("amax", 32, "float32", "usual", "across", "usual"),
-    ("amax", 33, "float32", "usual", "usual", "usual"),
-    ("mean", 64, "float16", "usual", "across", "usual"),
-    ("mean", 65, "float16", "usual", "usual", "usual"),
+    ("sum", 2, "float32", "across", "across", "transposed"),
+    ("mean", 7, "float32", "across", "across", "transposed"),
+    ("mean", 7, "bfloat16", "across", "across", "transposed"),
+    ("amin", 7, "float16", "across", "across", "transposed"),
+    ("amax", 8, "float32", "across", "across", "transposed"),
+    ("amin", 15, "bfloat16", "across", "across", "transposed"),
+    ("sum", 15, "float32", "across", "across", "usual"),
+    ("amax", 32, "float32", "across", "across", "usual"),
+    ("amax", 33, "float32", "across", "usual", "usual"),
+    ("sum", 64, "float32", "across", "usual", "usual"),
+    ("sum", 65, "float32", "usual", "usual", "usual"),
+    ("mean", 64, "float16", "across", "across", "usual"),
+    ("mean", 65, "float16", "across", "usual", "usual"),
+    ("amax", 128, "bfloat16", "across", "usual", "usual"),
+    ("amax", 129, "bfloat16", "usual", "usual", "usual"),
     ("sum", 8, "float64", "transposed", "transposed", "transposed"),
 ])  # fmt: skip
 def test_how_tiny_rows_are_held(op, length, dtype, by_64_bytes, by_32, by_16):

@@ -13,8 +13,6 @@ template Form run_transposed_gradient<float>(const Job&, const Addresses&, void*
 template Form run_folded<float>(const Job&, const void*, void*);
 template Form run_folded<half>(const Job&, const void*, void*);
 template Form run_folded<bfloat16>(const Job&, const void*, void*);
-#endif
-#if defined(__AVX2__) && !defined(__AVX512F__)  // kGoesAcross
 template Form run_across<float>(const Job&, const void*, void*);
 template Form run_across<half>(const Job&, const void*, void*);
 template Form run_across<bfloat16>(const Job&, const void*, void*);

@@ -32,7 +32,7 @@ class CpuPlan:
     resident: bool  # a row or tile waits in cache: one read of main memory
     split: bool  # the chunks of one row or tile go to several threads
     nontemporal: bool  # results bypass the cache
-    cached: bool  # all that is reduced, columns or rows to be added up, may be in L3
+    cached: bool  # columns, or rows that are short or added up, may all be in L3
     why: tuple[str, ...] = field(default=(), compare=False)
 
     @property

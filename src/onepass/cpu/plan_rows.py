@@ -6,7 +6,7 @@ from ..machine import Machine
 from ..problem import ELEMENTWISE, GRADIENTS, ITEMSIZE, REDUCTIONS, Axis, Problem
 from .cpu_plan import CpuPlan, Reasons, direct, may_be_in_l3, nontemporal, one_pass, refuse, row_element_bytes
 from .thresholds import (
-    ACROSS_ROW_BYTES,
+    ACROSS_ROW_VECTORS,
     CHUNK,
     COMPUTED_ROW_SHARE_OF_L3,
     EXTREME_REGISTER_ROW,
@@ -49,9 +49,9 @@ def _register_row(problem: Problem, machine: Machine) -> int:
 
 def _go_across(problem: Problem, machine: Machine) -> bool:
     """The kernels reduce many of them at once: so short, and following each other without a gap (rows_across.h)."""
-    if machine.vector_bytes != NARROW_VECTOR_BYTES or problem.op not in REDUCTIONS or not direct(problem):
+    if machine.vector_bytes < NARROW_VECTOR_BYTES or problem.op not in REDUCTIONS or not direct(problem):
         return False
-    short = 1 < problem.length <= ACROSS_ROW_BYTES // ITEMSIZE[problem.dtype]
+    short = 1 < problem.length <= ACROSS_ROW_VECTORS * machine.vector_bytes // ITEMSIZE[problem.dtype]
     follow = all(axis.x_stride == problem.length and axis.y_stride == 1 for axis in problem.outer)
     return short and follow and len(problem.outer) <= 1 and problem.compute_dtype == "float32"
 
@@ -65,9 +65,12 @@ def _waits_in_l3(problem: Problem, machine: Machine, threads: int, row_bytes: in
 
 
 def _is_cached(problem: Problem, machine: Machine, why: Reasons) -> bool:
-    """Rows that are added up, long or of a few vectors, of an input that L3 may have."""
-    sums = problem.op in ("sum", "mean") and problem.dtype == "float32"
-    if not sums or not may_be_in_l3(problem, machine):
+    """Rows that go across, or that are added up, long or of a few vectors, of an input that L3 may have."""
+    if problem.dtype != "float32" or not may_be_in_l3(problem, machine):
+        return False
+    if _go_across(problem, machine):
+        return True
+    if problem.op not in ("sum", "mean"):
         return False
     if problem.length >= SHORTEST_STREAMED:
         why("the input may be in L3: a row is read in the order of memory, not by four streams")

@@ -30,12 +30,16 @@ GRADIENT_REGISTER_VECTORS = 32
 SUM_REGISTER_ROW = {2: (16, 7), 4: (15, 8), 8: (16, 12)}
 EXTREME_REGISTER_ROW = {2: (128, 64), 4: (64, 64), 8: (7, 3)}
 EXTREME_REGISTER_ROW_FROM_MEMORY = {2: (128, 64), 4: (16, 8), 8: (7, 3)}
-# Bytes of a row that goes across with others (rows_across.h) by vectors of 32 bytes, at most. Measured on two cores of
-# a Zen 3, by one thread and by two, times over those before, mostly of `row`, from L3 and from memory: float32 sums of
-# 24 0.84, 0.81 and 0.99, 0.97, of 32 0.90, 0.90 and 0.97, 0.98, maxima 0.70 to 0.85 and 0.90 to 1.05; but of 64 0.98 to
-# 1.19 from a cache. bfloat16 sums of 32 0.66 and 0.73, 0.87, of 64 0.89, 0.88 and 0.99, maxima 0.52 and 0.65, 0.70, of
-# 64 0.82 to 0.89.
-ACROSS_ROW_BYTES = 128
+# Rows that go across with others (rows_across.h) have at most as many bytes as so many vectors of 32 bytes or more.
+# Measured on two cores, by one thread and by two, times over those before, mostly of `row`, from L3 and from memory.
+# AVX2, a Zen 3: float32 sums of 24 0.84, 0.81 and 0.99, 0.97, of 32 0.90, 0.90 and 0.97, 0.98, maxima 0.70 to 0.85 and
+# 0.90 to 1.05; but of 64 0.98 to 1.19 from a cache. bfloat16 sums of 32 0.66 and 0.73, 0.87, of 64 0.89, 0.88 and 0.99,
+# maxima 0.52 and 0.65, 0.70, of 64 0.82 to 0.89. AVX-512, a Zen 4: float32 sums of 24 0.36 to 0.48 and 0.77 to 0.97, of
+# 64 0.74 to 0.82 and 0.93 to 1.02, of 96 0.93 to 1.1 and 1.1 to 1.3; maxima of 24 0.6 to 0.7 and 0.66 to 0.99, of 64
+# 0.77 to 0.86 and 0.97 to 1.03, of 80 0.96 to 1.17 and 0.99 to 1.04. bfloat16 sums of 64 0.47 and 0.6 to 0.9, of 128
+# 0.6 to 0.68 and 0.75 to 0.96, maxima of 64 0.84 to 0.9 and 0.68 to 1.0, of 128 0.93 to 1.04 and 0.86 to 1.05; of 256
+# sums 0.74 to 0.83 and 1.2 to 1.8, maxima 1.1 to 1.2 and 1.4 to 1.8.
+ACROSS_ROW_VECTORS = 4
 # A row is `resident` while two rows of input and two of exponentials (one is computed, one written, one fetched) fill
 # at most this share of L2; beyond, it is read twice.
 ROW_SHARE_OF_L2 = 0.5

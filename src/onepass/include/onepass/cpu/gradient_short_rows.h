@@ -40,13 +40,13 @@ class GradientShortRows : RowBatches<T> {
         if constexpr (kHeld && !kRoundsOnce) {
             return any_walked_rows(begin, end, row_at);
         } else if constexpr (kHeld) {
+            if (kSumsAhead && n_ >= kLeastWalked && !nontemporal_) return walked_rows<false>(begin, end, row_at);
             if (last_ == 0) {
                 if (n_ == W) return held_rows<1, false>(begin, end, row_at);
                 if (n_ == 2 * W) return held_rows<2, false>(begin, end, row_at);
                 // Under a mask, a whole last vector would be the only load of its lines, and the processor does not
                 // look ahead behind those: from memory rows of 48 float32 took 1.9 to 2.2 times as long by one thread.
                 if (n_ == 3 * W) return held_rows<3, false>(begin, end, row_at);
-                if (n_ == 4 * W && kFourWalk && !nontemporal_) return walked_rows<false>(begin, end, row_at);
                 if (n_ == 4 * W) return held_rows<4, false>(begin, end, row_at);
                 if (n_ == 8 * W && kVectorBytes == 64) return held_rows<8, false>(begin, end, row_at);
             }
@@ -62,11 +62,15 @@ class GradientShortRows : RowBatches<T> {
     // other: softmax's of 48 bfloat16 0.71 and 0.79, of 64 0.86 and 0.86, of 256 0.95, float16 0.80 and 0.83;
     // log_softmax's of 48 float32 0.96 and 0.86, of 64 0.80 and 0.81, of 256 0.93. But softmax's of 64 to 256 float32,
     // which has little to do but to read, 1.0 to 1.24, and log_softmax's of bfloat16 1.0 to 1.04.
-    static constexpr bool kSumsAhead = kVectorBytes == 32 && RowOp::kOfProducts == (sizeof(T) == 2);
-    // Whether rows of four whole vectors that stay in the cache are not held, but summed ahead: softmax's of 32
-    // bfloat16 take 0.76 and 0.96 of the time so, but past the cache 0.93 and 1.1, and of 24 there 1.3, of 32
-    // float16 1.3.
-    static constexpr bool kFourWalk = kSumsAhead && std::is_same_v<T, bfloat16>;
+    // By AVX-512 (Zen 4): softmax's of 144 to 512 bfloat16 0.80 to 0.90 and 0.87 to 1.09, float16 0.77 to 1.06;
+    // log_softmax's of float32 0.95 to 1.07, and past the cache up to 1.5.
+    static constexpr bool kSumsAhead =
+        RowOp::kOfProducts ? kVectorBytes >= 32 && sizeof(T) == 2 : kVectorBytes == 32 && sizeof(T) == 4;
+    // Rows that stay in the cache and are as long are summed ahead, and not held, if they are at all. On a Zen 3, by
+    // one thread and by two, softmax's of 32 bfloat16 take 0.76 and 0.96 of the time so, but past the cache 0.93 and
+    // 1.1, and of 24 there 1.3, of 32 float16 1.3. On a Zen 4, by one thread, of 64 bfloat16 0.89, of 72 to 128 0.90 to
+    // 0.72, float16 1.0 to 0.82, but past the cache 1.1 to 1.9; of 33 and 40, of three vectors, 0.97 and 1.01.
+    static constexpr int kLeastWalked = 4 * W + (std::is_same_v<T, bfloat16> ? 0 : 1);
     // Where rows that are no cache lines are put side by side on their way past the cache, and where longer ones go
     // there. log_softmax's gradients, which compute more, are not always faster for it. Measured on a Zen 5 from
     // memory, times of these over those of stores in the cache, by one thread and by two. AVX-512: rows of 33 to 120
@@ -82,17 +86,19 @@ class GradientShortRows : RowBatches<T> {
     // full.
     template <int kVectors, bool kMasked, class Put>
     ONEPASS_INLINE void held_row(const GradientRow& row, int last, Put&& put) const {
-        V x[kVectors], d[kVectors], sum = C(0);
+        constexpr int kSums = kSumsAhead && kVectors >= 4 ? 2 : 1;  // as sum_of_row, where that may be it
+        V x[kVectors], d[kVectors], sum[2] = {C(0), C(0)};
 #pragma GCC unroll 8
         for (int i = 0; i < kVectors; ++i) {
             x[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.x) + i * W, last, C(0))
                                                 : load(elements(row.x) + i * W);
             d[i] = kMasked && i == kVectors - 1 ? load_n(elements(row.second) + i * W, last, C(0))
                                                 : load(elements(row.second) + i * W);
-            sum = RowOp::kOfProducts ? fma(d[i], x[i], sum) : sum + d[i];
+            V& part = sum[i % kSums];
+            part = RowOp::kOfProducts ? fma(d[i], x[i], part) : part + d[i];
         }
         C k[RowOp::kConstants];
-        RowOp::set(k, 1, reduce_sum(sum));
+        RowOp::set(k, 1, reduce_sum(kSums == 1 ? sum[0] : sum[0] + sum[1]));
         const auto op = all_lanes<RowOp>(k);
         constexpr int kFull = kVectors - kMasked, kPairs = kFull - kFull % 2;
 #pragma GCC unroll 4
@@ -236,6 +242,7 @@ class GradientShortRows : RowBatches<T> {
         }
     };
 
+    // In the order of held_row: which of both took a row is not to be seen.
     template <bool kFromMemory>
     ONEPASS_INLINE double sum_of_row(const GradientRow& row) const {
         V sum[2] = {C(0), C(0)};
@@ -249,7 +256,9 @@ class GradientShortRows : RowBatches<T> {
             add(0, i, W);
             add(1, i + W, W);
         }
-        for (; i < n_; i += W) add(0, i, n_ - i < W ? n_ - i : W);
+        const int left = n_ - i;
+        if (left > 0) add(0, i, left < W ? left : W);
+        if (left > W) add(1, i + W, left - W);
         return reduce_sum(sum[0] + sum[1]);
     }
     // Where a lane adds up a quarter of a row and products are rounded, too.

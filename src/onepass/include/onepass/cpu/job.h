@@ -80,7 +80,7 @@ struct Job {
     bool resident;        // a unit stays in cache between its passes: one read of main memory
     bool split;           // chunks of one unit go to several threads
     bool nontemporal;     // results bypass the cache
-    bool cached;          // all that is reduced, columns or rows to be added up, may be in L3
+    bool cached;          // columns, or rows that are short or added up, may all be in L3
     int threads;          // at most this many
 };
 

@@ -40,10 +40,8 @@ class Rows {
             return Form::usual;
         }
         if (job_.algorithm == Algorithm::registers) {
-            if constexpr (kGoesAcross<T>) {
-                if (goes_across<T>(job_)) return run_across<T>(job_, x_, y_);
-            }
             if constexpr (kFolds<T>) {
+                if (goes_across<T>(job_)) return run_across<T>(job_, x_, y_);
                 if (folds<T>(job_)) return run_folded<T>(job_, x_, y_);
             }
             if (transposes<T>(job_)) return run_transposed<T>(job_, x_, y_);

@@ -89,8 +89,8 @@ constexpr int most_transposed_steps(Op op) {
     return op == Op::logsumexp ? 40 : op == Op::log_softmax ? 28 : 16;
 }
 
-// Whether plain reductions are folded where they lie (folded_rows.h). Where there are instructions for it; not of
-// float64, whose sums are compensated.
+// Whether plain reductions are folded where they lie (folded_rows.h), or go across (rows_across.h). Where there are
+// instructions for it; not of float64, whose sums are compensated.
 template <class T>
 constexpr bool kFolds = kLookupLanes == kLanes<float> && sizeof(Compute<T>) == 4;
 
@@ -128,35 +128,23 @@ template <class T>
 constexpr int kMostFolded = kVectorBytes == 64 ? (sizeof(T) == 2 ? 32768 : 6144) : (sizeof(T) == 2 ? 4096 : 512);
 template <class T>
 constexpr int kMostFoldedWhole = kVectorBytes == 64 && sizeof(T) == 4 ? 16384 : kMostFolded<T>;
-// At least, where steps have one element; there at most a vector's. By AVX-512 alone: others go across. Measured on a
-// Zen 5, one thread, times of folding over those of transposed rows: float32 maxima of 6 0.84, of 8 0.85, of 12 0.6, of
-// 16 0.65, sums of 6 1.05, of 8 0.86, of 12 0.86; bfloat16 maxima of 6 0.95, of 8 to 16 0.97 to 0.86, but sums, which
-// are rounded one by one, 1.2 to 1.3.
-constexpr int kLeastFolded = 8;
 // Whether this is a plain reduction of rows like that: whose steps have several elements, and which fill more than half
-// of a vector (of fewer, several share one when transposed), or whose steps have one.
+// of a vector (of fewer, several share one when transposed).
 template <class T>
 inline bool folds(const Job& job) {
     constexpr int W = kLanes<float>;
     const std::int64_t inner = job.inner.size, elements = job.length * inner;
-    if (!kFolds<T> || !is_plain(job.op) || inner > W) return false;
-    if (inner == 1) {
-        const bool rounds = sizeof(T) == 2 && is_sum(job.op);
-        return kVectorBytes == 64 && !rounds && elements >= kLeastFolded && elements <= W && in_sequence<T>(job);
-    }
+    if (!kFolds<T> || !is_plain(job.op) || inner == 1 || inner > W) return false;
     const std::int64_t most = W % inner == 0 ? kMostFoldedWhole<T> : kMostFolded<T>;
     return 2 * elements > W && elements <= most && in_sequence<T>(job);
 }
 
-// Whether plain reductions of short rows go many at a time (rows_across.h): by AVX2, where it was measured
-// (thresholds.py, ACROSS_ROW_BYTES).
+// Whether plain reductions of short rows go many at a time (rows_across.h).
 template <class T>
-constexpr bool kGoesAcross = kFolds<T> && kVectorBytes == 32;
-template <class T>
-constexpr int kMostAcross = 128 / static_cast<int>(sizeof(T));  // elements of a row
+constexpr int kMostAcross = 4 * kVectorBytes / static_cast<int>(sizeof(T));  // elements of a row (ACROSS_ROW_VECTORS)
 template <class T>
 inline bool goes_across(const Job& job) {
-    return is_plain(job.op) && job.inner.size == 1 && job.length <= kMostAcross<T> && in_sequence<T>(job);
+    return kFolds<T> && is_plain(job.op) && job.inner.size == 1 && job.length <= kMostAcross<T> && in_sequence<T>(job);
 }
 
 template <class T>

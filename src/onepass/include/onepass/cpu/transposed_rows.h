@@ -174,18 +174,27 @@ class TransposedRows {
     // lie, one by one. What is read out of order is fetched, since there the processor does not look ahead. Measured on
     // a Zen 5, one thread, dim 1, times over those without, from memory: softmax of 65536x32x4 0.49, logsumexp 0.45,
     // their gradients 0.53 and 0.57, softmax of 213333x30x5 0.46; of 15000x30x5, from L3, 0.84, its gradient 0.73; by
-    // AVX2 0.38 to 0.8. Others are read one by one by AVX-512: loaded all at once, softmax's gradient of rows of 3
+    // AVX2 0.38 to 0.8. Others are read one by one by a Zen 5: loaded all at once, softmax's gradient of rows of 3
     // float32 takes up to twice as long from L3, and hints cost softmax 1.05 to 1.1. Not so by AVX2: on a Zen 3, one
     // thread, rows of 2 to 8, from L3 and from memory, times over those one by one, softmax of float32 0.91 to 0.96 and
     // 0.94 to 0.98, log_softmax 0.93 to 0.97 and 0.95 to 1.01, softmax's gradient 0.80 to 0.86 and 0.84 to 0.92; of
     // bfloat16 0.85 to 0.89, 0.86 to 0.93 and 0.67 to 0.74, from memory 0.88 to 0.94, 0.90 to 0.96 and 0.78 to 0.88.
     // And with hints over that, by one thread and by two, from memory softmax of rows of 3 0.91 and 0.96, of 8 0.90 and
     // 0.95, log_softmax 0.91 and 0.95, logsumexp 0.94 and 0.89, gradients 0.99 to 1.0, from L3 all of these 0.95
-    // to 1.06.
-    bool come_at_once() const { return kVectorBytes == 32 || spans_vectors(batch_.elements()); }
+    // to 1.06. By AVX-512 (a Zen 4, rows of 2 to 16, with hints): logsumexp from L3 0.89 to 0.97, from memory 0.71 to
+    // 1.0; of bfloat16 softmax 0.87 to 0.96 and 0.88 to 1.0, log_softmax 0.92 to 0.98 and 0.86 to 1.06, gradients 0.64
+    // to 0.90 and 0.72 to 0.95; but what writes float32 0.94 to 1.15 from L3, and from memory 1.1 to 1.3 (with hints
+    // 1.0 to 1.2).
+    bool come_at_once() const { return rows_at_once() || spans_vectors(batch_.elements()); }
     // Whether they are stored all at once: where no vector of results reaches into the next one's.
     bool go_at_once() const {
-        return spans_vectors(of_result_) || (kVectorBytes == 32 && batch_.together() * of_result_ == W);
+        return spans_vectors(of_result_) || (rows_at_once() && batch_.together() * of_result_ == W);
+    }
+
+    // Whether the rows of a vector, too.
+    bool rows_at_once() const {
+        const bool by_avx512 = kVectorBytes == 64 && !looks_far_ahead;
+        return kVectorBytes == 32 || (by_avx512 && (sizeof(T) == 2 || !is_elementwise(job_.op)));
     }
 
     // The columns of the n rows of a batch; of lanes beyond them, whatever that makes of zeros.
