@@ -53,7 +53,7 @@ def test_short_rows_have_the_same_bits_wherever_they_go(op, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", PAIRS)
 def test_gradients_have_the_same_bits_held_or_summed_ahead(op, dtype, monkeypatch):
-    """Past the cache, rows are held in registers that elsewhere are read again: many rows, of which few would show it."""
+    """Past the cache, rows are held in registers that elsewhere are read again: so many that one would show it."""
     lanes = _engine.vector_bytes() // 4
     for length in (4 * lanes, 5 * lanes - 3, 8 * lanes):
         dy, y = inputs_of(op, (8192, length), dtype, 1)
