@@ -59,7 +59,10 @@ STORES = [
     ("softmax", (64, 300, 98), "bfloat16", 1, False, False),  # few bytes
     ("softmax", (64, 1000, 196), "float32", 1, True, True),  # joined to whole lines
     ("log_softmax", (2048, 40, 96 + 1), "float32", 1, True, True),
-    ("softmax_backward", (1500, 100, 95), "float32", 1, False, False),  # rows too short for that
+    ("softmax_backward", (1500, 100, 95), "float32", 1, False, True),  # long enough for long vectors
+    ("softmax_backward", (5000, 100, 31), "float32", 1, False, False),  # too short for those
+    ("log_softmax_backward", (3000, 200, 48 + 1), "float32", 1, False, True),
+    ("log_softmax_backward", (3000, 200, 48 - 1), "float32", 1, False, False),
     ("softmax_backward", (3000, 50, 95), "float32", 1, False, True),  # tiles so small that they are put together
     ("log_softmax_backward", (3000, 50, 95), "float32", 1, False, True),
     ("log_softmax_backward", (2000, 5, 361), "float32", 1, False, True),
@@ -70,14 +73,15 @@ STORES = [
     ("softmax", (500, 100, 95), "float64", 1, True, True),
     ("softmax", (200, 500, 250), "bfloat16", 1, False, False),  # in 16 bits it does not pay
     ("softmax", (3000, 21, 65), "float32", 1, False, True),  # rows long enough for long vectors
-    ("log_softmax", (3000, 21, 63), "float32", 1, False, False),
+    ("log_softmax", (4000, 21, 49), "float32", 1, False, True),
+    ("log_softmax", (4000, 21, 47), "float32", 1, False, False),
     ("softmax", (5000, 12, 75), "float32", 1, False, True),  # short columns, put together
     ("log_softmax", (9000, 8, 49), "float32", 1, False, True),
     ("log_softmax", (9000, 12, 47), "float32", 1, False, False),
     ("log_softmax", (20_000, 5, 49), "float32", 1, False, False),
     ("softmax", (1000, 16, 321), "float32", 1, False, False),
     ("softmax", (5000, 12, 75), "float64", 1, False, False),
-    ("log_softmax_backward", (64, 1000, 196), "float32", 1, False, False),
+    ("log_softmax_backward", (64, 1000, 196), "float32", 1, False, True),
     ("softmax", (100, 100001), "float32", 0, True, True),  # all but the ends of long rows
     ("log_softmax", (64, 200, 401), "float64", 1, True, True),
     ("softmax_backward", (100, 100001), "float32", 0, True, True),
@@ -89,8 +93,9 @@ STORES = [
     ("softmax_backward", (20, 7, 50001), "float32", 1, True, True),
     ("softmax_backward", (500, 16, 321), "float32", 1, True, True),
     ("softmax_backward", (1000, 16, 255), "float32", 1, False, True),
-    ("log_softmax_backward", (200, 90, 361), "float32", 1, True, False),  # near enough to stay in the cache
-    ("log_softmax_backward", (200, 91, 361), "float32", 1, True, True),
+    ("log_softmax_backward", (200, 90, 361), "float32", 1, True, True),
+    ("log_softmax_backward", (200, 57, 561), "float32", 1, True, False),  # near enough to stay in the cache
+    ("log_softmax_backward", (200, 60, 561), "float32", 1, True, True),
     ("log_softmax_backward", (200, 45, 361), "float64", 1, False, True),
     ("softmax_backward", (200, 90, 361), "float32", 1, True, True),
 ]
@@ -104,7 +109,7 @@ def test_what_goes_past_the_cache(op, shape, dtype, dim, short, long):
 
 def test_only_what_is_read_in_place_is_put_together_or_near():
     """Small tiles go past the cache, log_softmax's gradient of near ones stays in it; not if they must be gathered."""
-    small, near = np.zeros((5000, 12, 150), np.float32), np.zeros((200, 90, 361), np.float32)
+    small, near = np.zeros((5000, 12, 150), np.float32), np.zeros((200, 50, 561), np.float32)
     for op, y, past in (("softmax_backward", small[..., :75], True), ("log_softmax_backward", near, False)):
         for dy, in_place in (
             (np.copy(y), True),
@@ -162,11 +167,14 @@ def test_gradients_from_memory_have_long_pieces_of_rows(op, shape, dtype, tiles)
 
 
 def test_long_rows_are_joined_where_a_tile_has_room():
-    """Up to 32 vectors; those of gradients are cut, and their whole lines go past the cache."""
-    for op, tile in (("softmax", 356), ("log_softmax", 356), ("softmax_backward", 192)):
+    """Up to 32 vectors; those of gradients by short ones are cut, and their whole lines go past the cache."""
+    for op in ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward"):
         chosen = plan_of(LONG_VECTORS, op, (128, 300, 356))
-        assert (chosen.tile, chosen.nontemporal) == (tile, True), op
+        assert (chosen.tile, chosen.nontemporal) == (356, True), op
     assert plan_of(SHORT_VECTORS, "softmax", (128, 300, 356)).tile == 192
+    assert plan_of(SHORT_VECTORS, "softmax", (256, 300, 255)).tile == 255
+    chosen = plan_of(SHORT_VECTORS, "softmax_backward", (256, 300, 257))
+    assert (chosen.tile < 257, chosen.nontemporal) == (True, True)
 
 
 def test_tiles_past_the_cache_are_whole_lines():

@@ -30,6 +30,7 @@ from .thresholds import (
     LEAST_WIDE_ROWS,
     LONG_AXIS_TILE_BYTES,
     LONG_ROW,
+    LONG_VECTORS_JOINED_GRADIENT_ROW_BYTES,
     LONG_VECTORS_JOINED_ROW_BYTES,
     MOST_GRADIENT_TILE_VECTORS,
     MOST_TILE_VECTORS,
@@ -109,14 +110,22 @@ def _puts_together(problem: Problem, machine: Machine, inner: Axis) -> bool:
     return reads_pairs(problem) and row_bytes >= 2 * machine.vector_bytes
 
 
+def _by_long_vectors(problem: Problem, machine: Machine) -> bool:
+    return machine.vector_bytes > NARROW_VECTOR_BYTES and problem.compute_dtype == "float32"
+
+
 def _joins_rows(problem: Problem, machine: Machine, inner: Axis) -> bool:
     """Rows of the results of a tile of all columns are written together: what two of them share is kept until it is a
-    whole line. Not log_softmax's gradient, whose exponentials hide no better behind that: 2048x40x100, dim 1, by tiles
-    5.1 ms for 4.5 of stores in the cache on a Zen 4, softmax's 3.8 for 4.5."""
+    whole line. log_softmax's gradient, whose exponentials hide no better behind that, by long vectors only, where it
+    costs next to nothing (LONG_VECTORS_JOINED_ROW_BYTES)."""
     itemsize = ITEMSIZE[problem.result_dtype]
+    long_vectors = _by_long_vectors(problem, machine)
     joins = problem.op in ("softmax", "log_softmax", "softmax_backward")
-    long_vectors = machine.vector_bytes > NARROW_VECTOR_BYTES and problem.compute_dtype == "float32"
-    least = LONG_VECTORS_JOINED_ROW_BYTES if long_vectors and problem.op not in GRADIENTS else JOINED_ROW_BYTES
+    joins = joins or (long_vectors and problem.op == "log_softmax_backward")
+    least = JOINED_ROW_BYTES
+    if long_vectors:
+        of_softmax = problem.op == "softmax_backward"
+        least = LONG_VECTORS_JOINED_GRADIENT_ROW_BYTES if of_softmax else LONG_VECTORS_JOINED_ROW_BYTES
     joins = joins and itemsize >= 4 and inner.size * itemsize >= least
     return joins and problem.length > SHORT_COLUMNS  # of fewer, all of a column is in registers at once
 
@@ -227,8 +236,9 @@ def plan_tiles(
     most_whole = min(TILE_BYTES // compute, widest)
     most = widest if outer_size >= enough else most_whole
     # Rows that are not lines are joined rather than cut, if they fit a tile and lie one behind the other; long ones of
-    # gradients are not.
-    joined = not (long_rows and problem.op in GRADIENTS) and _joins_rows(problem, machine, inner)
+    # gradients by long vectors only.
+    cut = long_rows and problem.op in GRADIENTS and not _by_long_vectors(problem, machine)
+    joined = not cut and _joins_rows(problem, machine, inner)
     joined = not lines and (joined or _puts_together(problem, machine, inner))
     joined = joined and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
     joined = joined and inner.size <= most and outer_size >= machine.cores

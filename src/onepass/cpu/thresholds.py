@@ -111,10 +111,13 @@ MOST_TILE_VECTORS = 32
 # 0.93; softmax 1.25, 1.1 to 1.2, 1.05, 1.0, 0.8; log_softmax 1.4, 1.15, 1.1, 1.0, 0.88; bfloat16 64x500x250 0.96 to
 # 1.1.
 JOINED_ROW_BYTES = 384
-# The same of softmax and log_softmax by long vectors of float32. Measured on a Zen 5, by one thread and by two: softmax
-# of 4761x21x60 1.02 and 1.04, 3809x21x75 0.86 and 0.83, log_softmax 0.91 and 0.95, 0.74 and 0.76; 5830x21x49 1.03
-# and 1.08, 0.99 and 1.04; but softmax's gradient of 800x100x75 1.31 and 1.09.
-LONG_VECTORS_JOINED_ROW_BYTES = 256
+# The same by long vectors of float32, and of softmax's gradient by those, since what is kept of a row stays in a
+# register (joined_rows.h). Measured on a Zen 4, by one thread and by two: softmax of 200x33 1.08 and 1.05, 100x49 0.94,
+# 200x60 0.83 and 0.87; log_softmax 0.96 and 0.92, 0.88, 0.86 and 0.80; softmax's gradient 0.87 and 0.98, of 200x49 0.68
+# and 0.64, 200x60 0.60 and 0.66, log_softmax's 1.05 and 1.07, 1.06 and 0.92, 0.75 and 0.81, of 100x196 0.63; over long
+# rows that are cut into tiles, 160x100x361 0.56 and 0.57, log_softmax's 0.51 and 0.47.
+LONG_VECTORS_JOINED_ROW_BYTES = 192
+LONG_VECTORS_JOINED_GRADIENT_ROW_BYTES = 128
 # Both inputs of a tile that kernels of long vectors take a few columns at a time (gradient_tiles.h): log_softmax's
 # gradient of such long rows stays in the cache. Measured on a Zen 5, two threads, times in it over times past it:
 # 791x21x361, dim 1, 0.74, 300x21x900 0.61, 500x40x300 0.74; 160x100x361, which is more, 0.97; softmax's 415x40x361

@@ -117,13 +117,13 @@ class GradientTilePasses : protected TileGrid<T> {
         const Unit* next = nullptr;
         const Unit* ready = nullptr;
         const GradientColumns<RowOp, C>* columns = nullptr;
-        Carry* carry = nullptr;  // where rows of results share lines only with each other
+        JoinedRows<T>* joined = nullptr;  // where rows of results share lines only with each other
 
         ONEPASS_INLINE void operator()(std::int64_t d) const {
             if (!ready) return;
             if (next) tiles.template fetch_row<RowOp>(*next, d, next->width);
             tiles.fetch_edges(ready->y, ready->width, d + kAhead);
-            tiles.write_row(*ready, d, *columns, carry);
+            tiles.write_row(*ready, d, *columns, joined);
         }
         // Rows [begin, end), where the code of the row is not wanted once more.
         ONEPASS_APART void rows(std::int64_t begin, std::int64_t end) const {
@@ -247,6 +247,12 @@ class GradientTilePasses : protected TileGrid<T> {
     template <class RowOp>
     ONEPASS_APART void set_columns(const Unit& u, const double* total, GradientColumns<RowOp, C>& columns) const {
         for (int j = 0; j < u.width; ++j) RowOp::set(columns.k[0] + j, kMostColumns, total[j]);
+        // What a row's last vector has beyond it must not look as if it had to be computed with care, which takes
+        // several times as long.
+        const int end = u.width + W < kMostColumns ? u.width + W : kMostColumns;
+        for (auto& k : columns.k) {
+            for (int j = u.width; j < end; ++j) k[j] = k[u.width - 1];
+        }
     }
     // Of values that are read once for each column.
     template <class RowOp>
@@ -287,7 +293,7 @@ class GradientTilePasses : protected TileGrid<T> {
 
     template <class RowOp>
     ONEPASS_INLINE void write_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns,
-                                  Carry* carry = nullptr) const {
+                                  JoinedRows<T>* joined = nullptr) const {
         if (x_direct_ && (!RowOp::kSums || second_direct_)) {
             const std::int64_t x_at = d * steps_ * job_.reduce[0].x_stride,
                                second_at = d * steps_ * job_.reduce[0].z_stride;
@@ -295,17 +301,17 @@ class GradientTilePasses : protected TileGrid<T> {
                                        reinterpret_cast<const T*>(u.second) + second_at, columns};
             const auto value = [&](int j, int lanes)
                                    ONEPASS_INLINE_BODY { return lanes == W ? source(j) : source(j, lanes); };
-            if (Grid::template write_plain_row<false>(u.y, row_width(u.width, d), d, value, carry)) return;
+            if (Grid::template write_plain_row<false>(u.y, row_width(u.width, d), d, value, joined)) return;
         }
-        write_any_row(u, d, columns, carry);
+        write_any_row(u, d, columns, joined);
     }
     template <class RowOp>
     ONEPASS_APART void write_any_row(const Unit& u, std::int64_t d, const GradientColumns<RowOp, C>& columns,
-                                     Carry* carry) const {
+                                     JoinedRows<T>* joined) const {
         const int width = row_width(u.width, d);
         const T* x = read_x(u, d, width);
         const T* second = RowOp::kSums ? read_second(u, d, width) : nullptr;
-        Grid::write_row(u.y, d, width, Source<RowOp>{x, second, columns}, carry);
+        Grid::write_row(u.y, d, width, Source<RowOp>{x, second, columns}, joined);
     }
 
     // The second pass of a chunk. Chunks come backwards, as what the first one read last is still in the cache, but

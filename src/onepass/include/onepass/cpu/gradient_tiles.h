@@ -99,9 +99,10 @@ class GradientTiles : GradientTilePasses<T> {
     bool goes_together() const {
         // Tiles write rows that are lines as fast if they are groups of vectors: log_softmax's of 1302x36x128 1.3
         // and 1.2 times, 20x128 0.9 and 1.0, where 36x96 takes 0.72 and 0.84.
+        const bool joins = RowOp::kOfProducts && job_.length > ShortColumns<T>::kMostRows;
         const bool tiles_do = Grid::in_lines(y_, inner_) && inner_ % (Grid::kGroup * W) == 0;
         return kPutsTogether<RowOp> && !tiles_do && x_direct_ && second_direct_ &&
-               Grid::goes_together(2 * kVectorBytes);
+               Grid::goes_together(2 * kVectorBytes, Grid::kMostTogether / (joins ? 2 : 1));
     }
 
     template <class RowOp>
@@ -160,8 +161,8 @@ class GradientTiles : GradientTilePasses<T> {
         GradientColumns<RowOp, C> columns;
         GradientSums<C> sums;
         Unit ready{};
-        Carry carry;
-        Carry* const joined = Grid::joined_ ? &carry : nullptr;
+        JoinedRows<T> rows;
+        JoinedRows<T>* const joined = Grid::joined_ ? &rows : nullptr;
         const bool fetches = fetches_next();
         Unit u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
@@ -175,7 +176,7 @@ class GradientTiles : GradientTilePasses<T> {
             u = next;
         }
         typename Passes::template Beside<RowOp>{*this, nullptr, &ready, &columns, joined}.rows(0, tile_rows());
-        carry.flush();
+        rows.flush();
     }
 
     template <class RowOp>

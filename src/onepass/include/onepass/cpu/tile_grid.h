@@ -2,7 +2,7 @@
 #pragma once
 
 #include "access.h"
-#include "span_results.h"
+#include "joined_rows.h"
 
 namespace onepass {
 inline namespace ONEPASS_ISA {
@@ -152,8 +152,9 @@ class TileGrid {
 
     // Writes row d of the results of the tile at `y`.
     template <class Source>
-    void write_row(char* y, std::int64_t d, int width, const Source& source, Carry* carry = nullptr) const {
+    void write_row(char* y, std::int64_t d, int width, const Source& source, JoinedRows<T>* joined = nullptr) const {
         const std::int64_t offset = d * steps_ * job_.reduce[0].y_stride;
+        Carry* const carry = joined ? &joined->carry : nullptr;
         if (y_direct_) return emit(reinterpret_cast<T*>(y) + offset, width, past_cache_, source, carry);
         T* buffer = scratch_of<T>(Scratch::output, kMostColumns);
         emit(buffer, width, false, source);
@@ -161,14 +162,21 @@ class TileGrid {
     }
 
     // Writes row d of a tile's results where they lie, value(j, lanes) being the vector at column j: the lines that are
-    // its own past the cache, and with `carry`, where rows lie one behind the other, those that it shares with them.
+    // its own past the cache, and where rows lie one behind the other, `joined`, those that it shares with them.
     // kNormal: none of the results is subnormal. False if they have to be scattered.
     template <bool kNormal, class Value>
     ONEPASS_INLINE bool write_plain_row(char* results, int width, std::int64_t d, Value&& value,
-                                        Carry* carry = nullptr) const {
+                                        JoinedRows<T>* joined = nullptr) const {
         T* y = reinterpret_cast<T*>(results) + d * steps_ * job_.reduce[0].y_stride;
         const auto misaligned = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) % kCacheLine);
         if (!y_direct_ || misaligned % sizeof(T) != 0) return false;
+        if constexpr (JoinedRows<T>::kInRegisters) {
+            if (joined && width >= W) {
+                joined->template write<kNormal>(y, width, value);
+                return true;
+            }
+        }
+        Carry* const carry = joined ? &joined->carry : nullptr;
         int j = 0;
         T* rest = y;
         bool kept = false;
@@ -301,13 +309,16 @@ class TileGrid {
     // bytes, 24489x5x49, 0.85 and 0.92, 1.26 and 1.32; of more than 20 KiB, 800x50x150, 0.96 and 1.06, 1.18 and 1.08.
     // Softmax and log_softmax: 5000x12x100 0.75 and 0.73, 0.77 and 0.70; 15306x8x49 0.98 and 1.02, 0.74 and 0.75; of
     // rows of less than three vectors, 12500x16x30, 1.81 and 1.58, 1.26 and 1.21; rows that are lines, 7812x12x64, 1.07
-    // and 0.95, 0.92 and 1.01.
+    // and 0.95, 0.92 and 1.01. Tiles that are joined (joined_rows.h) are better from half as many bytes of softmax's
+    // gradient on. On a Zen 4 they take, of those that are put together, 17x49 1.11 and 1.06, 40x64 1.13 and 0.99,
+    // 20x128 1.04 and 0.80, 30x100 0.80 and 0.78, 100x49 0.76 and 0.78; log_softmax's 75x64 1.52 and 0.99, 50x100 0.93
+    // and 0.90.
     static constexpr bool kPutsTogether = kVectorBytes == 64 && sizeof(T) == 4;
     static constexpr std::int64_t kLeastTogether = 1536, kMostTogether = 20 << 10;
-    bool goes_together(std::int64_t least_row_bytes) const {
+    bool goes_together(std::int64_t least_row_bytes, std::int64_t most = kMostTogether) const {
         const std::int64_t row_bytes = inner_ * static_cast<std::int64_t>(sizeof(T)), bytes = job_.length * row_bytes;
         return kPutsTogether && joined_ && job_.resident && row_bytes >= least_row_bytes && bytes >= kLeastTogether &&
-               bytes <= kMostTogether;
+               bytes <= most;
     }
     // Calls compute(tile, what will soon be read, also) for the tiles that unit_of(cut) returns, which are to write
     // where that says; also(n) is to be called for every n of a tile's results, wherever the time is spent.

@@ -36,7 +36,7 @@ class TileResults : protected TileInput<T> {
         const Unit* ready = nullptr;
         const Columns<C>* columns = nullptr;
         const C* kept = nullptr;
-        Carry* carry = nullptr;  // where rows of results share lines only with each other
+        JoinedRows<T>* joined = nullptr;  // where rows of results share lines only with each other
         // Where there is nothing to ask of a row, what the loop has at hand: what any_row looks up and decides of each
         // takes as long as the results of three vectors.
         bool asks = false;
@@ -90,16 +90,16 @@ class TileResults : protected TileInput<T> {
             if (!ready) return;
             tiles.fetch_edges(ready->y, ready->width, d + kAhead);
             if constexpr (kSoftmax) {
-                tiles.write_row_from_kept(*ready, d, kept + d * padded(ready->width), *columns, carry);
+                tiles.write_row_from_kept(*ready, d, kept + d * padded(ready->width), *columns, joined);
             } else {
-                tiles.write_log_row(*ready, d, *columns, carry);
+                tiles.write_log_row(*ready, d, *columns, joined);
             }
         }
     };
     template <bool kSoftmax>
     Beside<kSoftmax> beside_of(const Unit* next, const Unit* ready, const Columns<C>& c, const C* kept,
-                               Carry& carry) const {
-        Beside<kSoftmax> beside{*this, next, ready, &c, kept, Grid::joined_ ? &carry : nullptr};
+                               JoinedRows<T>& joined) const {
+        Beside<kSoftmax> beside{*this, next, ready, &c, kept, Grid::joined_ ? &joined : nullptr};
         const bool in_place = !ready || (Grid::results_in_place(ready->y, ready->width) && !(kSoftmax && c.any_small));
         beside.asks = packed_ || !x_direct_ || !in_place;
         const auto x_of = [](const Unit* u) { return u ? reinterpret_cast<const T*>(u->x) : nullptr; };
@@ -163,36 +163,37 @@ class TileResults : protected TileInput<T> {
     }
 
     ONEPASS_INLINE void write_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c,
-                                            Carry* carry) const {
+                                            JoinedRows<T>* joined) const {
         const auto value = [&](int j, int) ONEPASS_INLINE_BODY {
             return times<T>(load(kept + j), load(c.scale + j), load(c.scale_low + j));
         };
-        if (c.any_small || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value, carry))
-            write_any_row_from_kept(u, d, kept, c, carry);
+        if (c.any_small || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value, joined))
+            write_any_row_from_kept(u, d, kept, c, joined);
     }
     ONEPASS_APART void write_any_row_from_kept(const Unit& u, std::int64_t d, const C* kept, const Columns<C>& c,
-                                               Carry* carry = nullptr) const {
-        Grid::write_row(u.y, d, row_width(u, d), KeptSource<T>{kept, c}, carry);
+                                               JoinedRows<T>* joined = nullptr) const {
+        Grid::write_row(u.y, d, row_width(u, d), KeptSource<T>{kept, c}, joined);
     }
 
     template <bool kSoftmax>
-    void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c, Carry* carry = nullptr) const {
+    void write_row_from_input(const Unit& u, std::int64_t d, const Columns<C>& c,
+                              JoinedRows<T>* joined = nullptr) const {
         const int width = row_width(u, d);
         const T* x = read(u, d, width, input_buffer());
-        Grid::write_row(u.y, d, width, InputSource<T, kSoftmax>{x, c}, carry);
+        Grid::write_row(u.y, d, width, InputSource<T, kSoftmax>{x, c}, joined);
     }
 
-    ONEPASS_INLINE void write_log_row(const Unit& u, std::int64_t d, const Columns<C>& c, Carry* carry) const {
+    ONEPASS_INLINE void write_log_row(const Unit& u, std::int64_t d, const Columns<C>& c, JoinedRows<T>* joined) const {
         const T* x = row_of(u, d);
         const auto value = [&](int j, int lanes) ONEPASS_INLINE_BODY {
             return log_of(c, j, lanes == W ? load(x + j) : load_n(x + j, lanes, C(0)));
         };
-        if (!x_direct_ || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value, carry))
-            write_any_log_row(u, d, c, carry);
+        if (!x_direct_ || !Grid::template write_plain_row<true>(u.y, row_width(u, d), d, value, joined))
+            write_any_log_row(u, d, c, joined);
     }
     ONEPASS_APART void write_any_log_row(const Unit& u, std::int64_t d, const Columns<C>& c,
-                                         Carry* carry = nullptr) const {
-        write_row_from_input<false>(u, d, c, carry);
+                                         JoinedRows<T>* joined = nullptr) const {
+        write_row_from_input<false>(u, d, c, joined);
     }
 
     template <bool kSoftmax>

@@ -93,14 +93,14 @@ class Tiles : TileStates<T> {
             keep[1] = keep[0] + size;
         }
         const auto kept_of = [&](std::int64_t i) { return kSoftmax ? keep[i & 1] : nullptr; };
-        Carry carry;
+        JoinedRows<T> joined;
         Unit ready{}, u = unit(begin);
         for (std::int64_t i = begin; i < end; ++i) {
             Columns<C>& c = columns[i & 1];
             const Unit next = i + 1 < end ? unit(i + 1) : u;
             const auto beside =
                 Results::template beside_of<kSoftmax>(i + 1 < end ? &next : nullptr, i == begin ? nullptr : &ready,
-                                                      columns[(i + 1) & 1], kept_of(i + 1), carry);
+                                                      columns[(i + 1) & 1], kept_of(i + 1), joined);
             States::template exponentials<!kSoftmax>(u, 0, tile_rows(), c, kept_of(i), beside);
             if constexpr (kSoftmax) {
                 prepare_scales(u, c);
@@ -110,9 +110,9 @@ class Tiles : TileStates<T> {
             ready = u;
             u = next;
         }
-        Results::template beside_of<kSoftmax>(nullptr, &ready, columns[(end - 1) & 1], kept_of(end - 1), carry)
+        Results::template beside_of<kSoftmax>(nullptr, &ready, columns[(end - 1) & 1], kept_of(end - 1), joined)
             .rows(0, tile_rows());
-        carry.flush();
+        joined.flush();
     }
 
     // ---- plain reductions of tiles that are one chunk, read and written where they lie ----
