@@ -369,7 +369,7 @@ def test_small_tiles_that_are_put_together(op, monkeypatch, threads):
     ((40, 21, 64), 0, 64, 64),  # rows that are lines, too
     ((40, 22, 112), 0, 64, 64),  # 9856 bytes
     ((40, 23, 112), 0, None, 64),
-    ((40, 16, 165), 0, 64, 64),  # columns so short are not written row by row
+    ((40, 16, 165), 0, 16, 16),  # 10560 bytes, but short columns: put together, or in the cache
     ((40, 45, 112), 0, None, 64),  # 20160 bytes
     ((40, 46, 112), 0, None, None),
     ((40, 40, 128), 0, None, None),  # lines of eight vectors, or of four: tiles write them as fast
