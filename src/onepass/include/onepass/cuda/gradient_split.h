@@ -35,15 +35,19 @@ struct From<BothReader<C, DySource, SavedSource>> : BothReader<C, From<DySource>
         : BothReader<C, From<DySource>, From<SavedSource>>{{whole.dy, begin}, {whole.saved, begin}} {}
 };
 
-// Begins to bring a slice of one array to where it is to wait, or brings it. `ptx::wait_for_copies` says when it is
-// there.
+// Begins to bring the packs of a slice of one array to where they are to wait, or brings them. `ptx::wait_for_copies`
+// says when they are there.
 template <int kThreads, class T, class C, bool kWide, class RowCut>
 __device__ __forceinline__ void bring(const From<Source<T, C, kWide>>& from, const KeptRow<T, C, RowCut>& to) {
     if constexpr (kWide && kCopiesPacks<T, RowCut::kPack>) {
-        copy_slice<kThreads>(from.whole.x + from.begin, to);
+        copy_packs<kThreads>(from.whole.x + from.begin, to);
     } else {
-        for_each<kThreads, RowCut::kPack, 1>(RowPart{from, to.cut}, threadIdx.x,
-                                             [&](int64 column, auto& values) { to.keep(column, values); });
+        for (int64 pack = threadIdx.x; pack < to.cut.packs; pack += kThreads) {
+            const int64 column = to.cut.pack_column(pack);
+            C values[RowCut::kPack];
+            from.pack(column, values);
+            to.keep(column, values);
+        }
     }
 }
 
@@ -96,10 +100,16 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             const auto slice = slice_of(r);
             const auto kept = Kept::at(memory, job.slice, slice.cut);
             const RowPart row{kept.reader(), slice.cut};
+            // Edges are asked for first and put away last: one that was waited for held up the copies after it.
+            Both<C> edge[1] = {};
+            for_each_edge<T>(slice, threadIdx.x, [&](int64, const auto& values) { edge[0] = values[0]; });
             bring<T>(slice.reader.dy, kept.dy);
             if constexpr (kAfterSum > 0) ptx::end_group();
             bring<T>(slice.reader.saved, kept.saved);
             ptx::end_group();
+            if (static_cast<int>(threadIdx.x) < slice.cut.edges()) {
+                kept.keep(slice.cut.edge_column(static_cast<int>(threadIdx.x)), edge);
+            }
             auto mine = Sum<C>::identity();
             ptx::wait_for_copies<kAfterSum>();
             add_terms<Op, T, N>(row, mine);

@@ -219,9 +219,9 @@ struct HeldSlice {
 template <class Kept, int N>
 inline constexpr bool kCopiesPacks = Pack<Kept, N>::kBytes >= 4;
 
-// Begins to copy a slice that starts at x to where it is to wait.
+// Begins to copy the packs of a slice that starts at x to where they are to wait.
 template <int kThreads, class Kept, class C, class RowCut>
-__device__ __forceinline__ void copy_slice(const Kept* x, const KeptRow<Kept, C, RowCut>& to) {
+__device__ __forceinline__ void copy_packs(const Kept* x, const KeptRow<Kept, C, RowCut>& to) {
     using P = Pack<Kept, RowCut::kPack>;
 #pragma unroll 4
     for (int64 pack = threadIdx.x; pack < to.cut.packs; pack += kThreads) {
@@ -230,10 +230,6 @@ __device__ __forceinline__ void copy_slice(const Kept* x, const KeptRow<Kept, C,
         auto* const kept = reinterpret_cast<typename P::Word*>(to.reader.pack_at(column));
 #pragma unroll
         for (int i = 0; i < P::kWords; ++i) ptx::copy_async<P::kBytes>(kept + i, from + i);
-    }
-    for (int edge = threadIdx.x; edge < to.cut.edges(); edge += kThreads) {
-        const int64 column = to.cut.edge_column(edge);
-        *to.reader.edge_at(column) = x[column];
     }
 }
 

@@ -262,11 +262,12 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         };
         // In float64 it would take registers that are not there.
         if constexpr (kShape.cluster == 0 && kSame<C, float>) begin_in_turn(place, job.rows);
+        using Edge = HeldEdge<C, typename Rows::RowCut>;
         auto slice = slice_of(place.team);
         for_constants<kShape.parts>([&](auto part) { bring(part, true, slice); });
+        auto edge = Edge::of(slice);
         for (int64 r = place.team; r < job.rows; r = next) {
             exchange.begin_row();
-            auto edge = HeldEdge<C, typename Rows::RowCut>::of(slice);
             State parts[kShape.parts];
             for_constants<kShape.parts>([&](auto constant) {
                 constexpr int part = decltype(constant)::value;
@@ -284,6 +285,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
             const bool more = next < job.rows;
             const auto after = more ? slice_of(next) : slice;
+            const auto edge_after = Edge::of(after);
             for_constants<kShape.parts>([&](auto constant) {
                 constexpr int part = decltype(constant)::value;
                 finish(result, row, parts[part].max, [&](const auto& to_result) {
@@ -296,6 +298,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 bring(constant, more, after);
             });
             slice = after;
+            edge = edge_after;
         }
     }
     exchange.left(leaving);
