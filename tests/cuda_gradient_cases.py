@@ -110,7 +110,7 @@ class Launch:
             for number, (base, view, offset) in enumerate(places)
         ]
         if self.plan.shared_by:
-            scratch = np.zeros((SCRATCH_HEAD + grid * self.plan.scratch_bytes) // 4, np.uint32)
+            scratch = np.zeros((SCRATCH_HEAD + self.plan.slots(grid) * self.plan.scratch_bytes) // 4, np.uint32)
             arrays.append(simulator.Array(scratch, word=self.plan.arrays + len(self.plan.words) - 1))
         return arrays
 

@@ -96,6 +96,11 @@ def _teams():
     tuning = Tuning(threads=128, blocks=2, staged=True)
     rows = gradient_cases.Layout((5, 701))
     cases.append(gradient_cases.launch("gradient", "log_softmax_backward", rows, algorithm="split", tuning=tuning))
+    for op in ("softmax_backward", "log_softmax_backward"):
+        for blocks, length in ((2, 701), (18, 4701)):
+            tuning = Tuning(threads=64, blocks=blocks, handed=True, held=1)
+            rows = gradient_cases.Layout((5, length))
+            cases.append(gradient_cases.launch("claimed", op, rows, algorithm="split", tuning=tuning))
     runs = gradient_cases.Layout((5, 150, 7), 1)
     tuning = Tuning(threads=128, blocks=2, interleaved=True)
     case = gradient_cases.launch("runs", "softmax_backward", runs, algorithm="strided_split", tuning=tuning)

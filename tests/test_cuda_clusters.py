@@ -58,6 +58,13 @@ SIZES = [
     for op in ("softmax", "log_softmax", "sum")
     for tuning in [Tuning(threads=threads, blocks=blocks)]
 ]
+# Blocks that take turns at the packs of rows off their boundaries, whose slices wait in several parts.
+TURNS = [
+    launch(f"{parts} parts", op, Layout((3, 3001)), dtype, None, "cluster", tuning=tuning)
+    for parts in (1, 2, 3)
+    for op, dtype in (("softmax", "float32"), ("log_softmax", "bfloat16"), ("softmax", "float64"))
+    for tuning in [Tuning(threads=96, blocks=3, staged=True, handed=False, parts=parts)]
+]
 SPECIALS = [
     launch(f"{kind} {dtype}", op, layout, dtype, None, "cluster", values=with_specials, tuning=tuning)
     for op in ("softmax", "logsumexp", "amax")
@@ -76,7 +83,7 @@ MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
 @pytest.fixture(scope="module", params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
 def machine(request):
-    groups = (*ALL.values(), SIZES, SPECIALS, FUNCTOR_LAUNCHES)
+    groups = (*ALL.values(), SIZES, TURNS, SPECIALS, FUNCTOR_LAUNCHES)
     machine = MACHINES[request.param]([case.plan for cases in groups for case in cases])
     yield machine
     machine.close()
@@ -94,6 +101,14 @@ def test_every_layout(machine, key):
 
 def test_any_number_of_blocks(machine):
     check_results(machine, SIZES, grids=(16, 48))
+
+
+def test_slices_in_parts_off_the_boundaries_of_packs(machine):
+    for case in TURNS:
+        shape = dict(case.plan.shape)
+        assert (shape["alignment"], case.plan.hands_out, case.plan.cluster) == ("peeled", False, 3)
+        assert case.name == f"{shape['parts']} parts"
+    check_results(machine, TURNS, grids=(9,))
 
 
 @pytest.mark.parametrize("case", SPECIALS, ids=lambda case: f"{case.op} in {case.name}")
@@ -176,14 +191,19 @@ ONE_BLOCK = "one block, or blocks that meet in memory"
         ((64, 16384), "float32", "8 of 128, registers"),
         ((8, 8192), "float32", "8 of 128, registers"),
         ((8, 50257), "float32", "16 of 128, registers"),
-        ((300, 50257), "float32", "16 of 128, registers"),
+        ((66, 50257), "float32", "16 of 128, registers"),
         ((8, 8192), "bfloat16", "8 of 128, registers"),
         ((1, 262144), "bfloat16", "16 of 256, registers"),
         ((1, 128256), "float32", "16 of 256, registers"),
         ((16, 128256), "float32", "16 of 256, registers"),
         ((100, 128256), "float32", "16 of 256, registers"),
         ((128, 131072), "float32", "16 of 256, registers"),
-        ((4096, 128257), "float32", "16 of 256, registers"),
+        ((66, 128257), "float32", "16 of 256, registers"),
+        ((33, 90001), "float32", "16 of 256, registers"),
+        ((33, 80001), "float32", "16 of 128, registers"),
+        ((132, 40001), "float32", "8 of 128, registers"),
+        ((264, 17001), "float32", "4 of 128, registers"),
+        ((1200, 16385), "float32", "4 of 128, registers"),
         # Or in shared memory.
         ((4096, 50256), "bfloat16", "8 of 128, shared memory"),
         ((32768, 65536), "bfloat16", "8 of 128, shared memory"),
@@ -197,14 +217,27 @@ ONE_BLOCK = "one block, or blocks that meet in memory"
         ((4096, 150000), "float32", "16 of 256, shared memory"),
         ((4096, 100001), "bfloat16", "8 of 128, shared memory"),
         ((4096, 128257), "bfloat16", "8 of 128, shared memory"),
+        # Off the boundaries of packs beside their edges.
+        ((67, 50257), "float32", "8 of 128, shared memory"),
+        ((4096, 50257), "float32", "8 of 128, shared memory"),
+        ((34, 80001), "float32", "16 of 128, shared memory"),
+        ((34, 90001), "float32", "16 of 128, shared memory"),
+        ((133, 40001), "float32", "8 of 128, shared memory"),
+        ((265, 17001), "float32", "4 of 128, shared memory"),
+        ((67, 128257), "float32", "16 of 128, shared memory"),
+        ((34, 151643), "float32", "16 of 256, shared memory"),
+        ((300, 212991), "float32", "16 of 256, shared memory"),
+        ((4096, 40001), "bfloat16", "4 of 128, shared memory"),
+        ((4096, 50257), "bfloat16", "4 of 128, shared memory"),
+        ((512, 50257), "bfloat16", "4 of 128, shared memory"),
+        ((67, 212991), "bfloat16", "16 of 128, shared memory"),
         # Rows that are handed out.
-        ((4096, 50257), "float32", "8 of 128, handed out"),
+        ((33, 151643), "float32", "16 of 256, handed out"),
+        ((300, 212997), "float32", "16 of 256, handed out"),
         ((4096, 220000), "float32", "16 of 256, handed out"),
         ((128, 262144), "float32", "16 of 256, handed out"),
-        ((4096, 40001), "bfloat16", "4 of 128, handed out"),
-        ((4096, 50257), "bfloat16", "4 of 128, handed out"),
-        ((512, 50257), "bfloat16", "4 of 128, handed out"),
-        ((4096, 200001), "bfloat16", "16 of 128, handed out"),
+        ((66, 212991), "bfloat16", "16 of 128, handed out"),
+        ((4096, 213001), "bfloat16", "16 of 128, handed out"),
         ((4096, 500000), "bfloat16", "16 of 256, handed out"),
         # Shorter rows, longer ones, rows off the boundaries of packs, rows that wait as float64.
         ((64, 8192), "float32", ONE_BLOCK),
@@ -233,6 +266,27 @@ def test_log_softmax_of_16_bits_holds_less():
         problem = make_problem(op, "bfloat16", (4096, 40000), (1,))
         chosen = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
         assert (chosen.cluster, chosen.shared_bytes > 0, chosen.hands_out) == (blocks, in_shared_memory, False)
+
+
+def test_log_softmax_of_16_bits_off_boundaries():
+    """Long rows are handed out, and shorter ones wait in shared memory sooner than softmax's."""
+    for op, shape, blocks, in_shared_memory, handed in (
+        ("log_softmax", (300, 200001), 16, True, True),
+        ("softmax", (300, 200001), 16, True, False),
+        ("log_softmax", (265, 33001), 4, True, False),
+        ("log_softmax", (264, 33001), 8, False, False),
+        ("softmax", (265, 33001), 8, False, False),
+    ):
+        chosen = make_cuda_plan(make_problem(op, "bfloat16", shape, (1,)), by_name("h200"), addresses=(0, 0))
+        assert (chosen.cluster, chosen.shared_bytes > 0, chosen.hands_out) == (blocks, in_shared_memory, handed)
+
+
+def test_input_and_result_that_start_differently_are_handed_out():
+    """What reads elements one by one has no registers for a slice in one part."""
+    for shape, waits in (((4096, 50257), True), ((300, 90001), False), ((300, 50257), False)):
+        chosen = make_cuda_plan(make_problem("softmax", "float32", shape, (1,)), by_name("h200"), addresses=(0, 4))
+        assert dict(chosen.shape)["alignment"] == "apart"
+        assert (chosen.cluster > 1, chosen.hands_out, chosen.shared_bytes > 0) == (True, waits, waits)
 
 
 @pytest.mark.parametrize("device", ["h200", "b200", "rtx5090"])

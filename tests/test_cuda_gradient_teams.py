@@ -19,6 +19,8 @@ KINDS = {
     "registers, handed out": ("cluster", Tuning(threads=64, blocks=3, staged=False, handed=True)),
     "shared memory of a cluster": ("cluster", Tuning(threads=64, blocks=3, staged=True, handed=False)),
     "shared memory, handed out": ("cluster", Tuning(threads=64, blocks=3, staged=True, handed=True)),
+    "claimed slices": ("split", Tuning(threads=64, blocks=3, held=1, handed=True)),
+    "claimed slices, in turns": ("split", Tuning(threads=64, blocks=4, spread=2, held=1, handed=True)),
     "nothing": ("stream", Tuning(threads=64, blocks=3)),
     "nothing, columns": ("strided_split", Tuning(threads=64, blocks=3)),
     "registers of a block, columns": ("strided", Tuning(threads=512, across=4, blocks=1, clustered=True)),
@@ -56,7 +58,7 @@ for kind, (algorithm, tuning) in KINDS.items():
         add((kind, "log_softmax_backward"), why, SUMS[1], layouts[why], "bfloat16", algorithm, tuning=tuning)
     odd = layouts[few[0]] if columns else rows_of(LENGTH // 2)[few[0]]
     add((kind, "log_softmax_backward"), "double", SUMS[1], odd, "float64", algorithm, tuning=tuning)
-    for dtypes in MIXED if columns or kind.startswith("shared memory") else ():
+    for dtypes in MIXED if columns or kind.startswith(("shared memory", "claimed")) else ():
         narrow = replace(tuning, pack=2)
         even = layouts["a middle dim" if columns else "aligned"]
         add((kind, "mixed"), "wide", SUMS[0], layouts[few[0]], dtypes, algorithm, tuning=tuning)
@@ -73,6 +75,11 @@ for blocks in (1, 33, 70):
 for blocks in (2, 5, 16):
     tuning = Tuning(threads=64, blocks=blocks, staged=True)
     add(("sizes",), f"a cluster of {blocks}", SUMS[0], Layout((3, 3001)), algorithm="cluster", tuning=tuning)
+# Claimed: by each block that reads the sums of all, by one that does, and more slices than that one has threads.
+for blocks in (5, 18, 70):
+    tuning = Tuning(threads=64, blocks=blocks, held=1, handed=True)
+    for op in SUMS:
+        add(("many",), f"{blocks} claimed slices", op, Layout((3, 3001)), algorithm="split", tuning=tuning)
 add(("few columns",), "few long columns", SUMS[1], Layout((3, 2100, 3), 1), "bfloat16")
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
@@ -102,9 +109,11 @@ def test_every_layout(machine, kind, what):
         assert (case.plan.algorithm, case.plan.cluster, case.plan.shared_by) == (algorithm, cluster, shared_by)
         assert ("held" in case.plan.kernel) == (tuning.clustered is not None)
         assert case.plan.reads == (2 if kind.startswith("nothing") else 1)
-        assert (case.plan.shared_bytes > 0) == kind.startswith("shared memory")
+        assert case.plan.claims == kind.startswith("claimed")
+        if not case.plan.claims:  # a slice of which a thread has one pack is in registers
+            assert (case.plan.shared_bytes > 0) == kind.startswith("shared memory")
         assert case.plan.hands_out == kind.endswith("handed out")
-    check(machine, LAUNCHES[kind, what])
+    check(machine, LAUNCHES[kind, what], grids=(4, 9) if kind.startswith("claimed") else (3, 9))
 
 
 def test_few_long_columns(machine):
@@ -112,6 +121,13 @@ def test_few_long_columns(machine):
     for case in LAUNCHES["few columns",]:
         assert case.plan.cluster == 16 and dict(case.plan.shape)["pack"] == 1
     check(machine, LAUNCHES["few columns",], grids=(16, 48))
+
+
+def test_claimed_slices_wait_in_both_kinds_of_memory():
+    for kind in ("claimed slices", "claimed slices, in turns"):
+        waiting = [dict(case.plan.shape)["waiting"] for case in LAUNCHES[kind, "softmax_backward"]]
+        assert {0, 1} <= set(waiting), kind
+    assert {dict(case.plan.shape)["slots"] for case in LAUNCHES["many",] if case.plan.claims} == {1, 2}
 
 
 def test_any_number_of_blocks(machine):
@@ -122,7 +138,7 @@ def test_any_number_of_blocks(machine):
 def test_the_same_bits_under_every_schedule(machine):
     for kind in KINDS:
         case = LAUNCHES[kind, "softmax_backward"][0]
-        results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (3, 9) for seed in range(4)}
+        results = {case.run(machine, grid=grid, seed=seed).tobytes() for grid in (4, 9) for seed in range(4)}
         assert len(results) == 1, case.plan.kernel
 
 

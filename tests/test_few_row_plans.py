@@ -3,6 +3,7 @@
 import pytest
 from gpu_layouts import along_dim_1
 
+from onepass.cuda.device import by_name
 from onepass.cuda.tuning import Tuning
 
 
@@ -59,7 +60,19 @@ def test_rows_of_a_softmax(op, shape, dtype, expected):
         ((67, 9001), "bfloat16", ("block_smem", 0, 1024, False)),
         ((1056, 9001), "bfloat16", ("cluster", 2, 128, False)),
         ((1055, 9001), "bfloat16", ("block_smem", 0, 256, False)),
-        ((1056, 5001), "bfloat16", ("block", 0, 1024, True)),
+        ((4224, 5001), "bfloat16", ("cluster", 2, 128, False)),
+        ((4223, 5001), "bfloat16", ("block", 0, 1024, True)),
+        ((4224, 4105), "bfloat16", ("cluster", 2, 128, False)),
+        ((4224, 4103), "bfloat16", ("block", 0, 512, True)),
+        ((1056, 16385), "bfloat16", ("cluster", 2, 256, False)),
+        ((1056, 25601), "bfloat16", ("cluster", 4, 256, False)),
+        ((1056, 25600), "bfloat16", ("cluster", 4, 256, False)),
+        ((1056, 25599), "bfloat16", ("cluster", 2, 256, False)),
+        ((1056, 16385), "float32", ("cluster", 4, 256, True)),
+        ((1056, 16389), "float32", ("cluster", 8, 256, True)),
+        ((1056, 40001), "float32", ("cluster", 8, 256, False)),
+        ((1056, 40000), "float32", ("cluster", 16, 256, True)),
+        ((1056, 49153), "float32", ("cluster", 16, 256, True)),
         ((1056, 16384), "bfloat16", ("block_smem", 0, 512, False)),
         ((8, 65536), "bfloat16", ("cluster", 16, 256, True)),
         ((9, 65536), "bfloat16", ("cluster", 8, 256, False)),
@@ -71,6 +84,9 @@ def test_rows_of_a_softmax(op, shape, dtype, expected):
         ((9, 180000), "float32", ("cluster", 16, 512, False)),
         ((300, 221184), "float32", ("cluster", 16, 512, False)),
         ((300, 221188), "float32", ("split", 0, 256, True)),
+        ((300, 300000), "float32", ("split", 0, 512, False)),
+        ((14, 300000), "float32", ("split", 0, 256, True)),
+        ((15, 300000), "float32", ("split", 0, 512, False)),
         ((300, 180001), "float32", ("cluster", 16, 256, False)),
         ((17, 289112), "bfloat16", ("cluster", 16, 256, False)),
         ((16, 289112), "bfloat16", ("split", 0, 512, False)),
@@ -82,6 +98,69 @@ def test_rows_of_a_softmax(op, shape, dtype, expected):
 @pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))
 def test_rows_of_gradients(op, shape, dtype, expected):
     assert cut(op, shape, dtype) == expected
+
+
+# Shape and type -> slices of a row that are claimed, packs of a thread in registers and in shared memory; None: not.
+CLAIMED_GRADIENTS = {
+    ((512, 262144), "float32"): (32, 4, 4),
+    ((512, 262148), "float32"): None,
+    ((512, 262147), "float32"): (26, 4, 6),
+    ((16, 225001), "float32"): (22, 4, 6),
+    ((15, 225001), "float32"): None,
+    ((512, 400000), "float32"): None,
+    ((512, 500000), "float32"): (56, 4, 5),
+    ((256, 1048576), "float32"): (104, 4, 6),
+    ((8, 524288), "float32"): (56, 4, 6),
+    ((4, 524288), "float32"): None,
+    ((64, 2097152), "float32"): (264, 4, 4),
+    ((1, 2097152), "float32"): None,
+    ((64, 4194304), "float32"): (528, 4, 4),
+    ((64, 8388608), "float32"): None,
+    ((128, 450001), "bfloat16"): (14, 1, 7),
+    ((128, 442369), "float16"): (14, 1, 7),
+    ((128, 442361), "float16"): None,
+    ((128, 1048576), "bfloat16"): None,
+    ((64, 1048576), "float64"): None,
+}
+
+
+@pytest.mark.parametrize("op", ("softmax_backward", "log_softmax_backward"))
+@pytest.mark.parametrize("problem", CLAIMED_GRADIENTS, ids=str)
+def test_gradients_whose_slices_are_claimed(problem, op):
+    (shape, dtype), expected = problem, CLAIMED_GRADIENTS[problem]
+    plan = along_dim_1(op, shape, dtype)
+    words = dict(plan.shape)
+    assert plan.claims == (expected is not None), plan
+    if expected:
+        device, size = by_name("h200"), 4 if dtype == "float32" else 2
+        assert (plan.algorithm, plan.team, words["packs"], words["waiting"], plan.reads) == ("split", *expected, 1)
+        assert plan.shared_bytes == 2 * words["waiting"] * plan.threads * words["pack"] * size
+        of_a_slice = plan.threads * (words["packs"] + words["waiting"]) * words["pack"]
+        assert plan.team * of_a_slice >= shape[1] - 2 * 128 // size
+        assert plan.team <= plan.resident(device) * device.multiprocessors
+        assert plan.resident(device) * (plan.shared_bytes + 2048) <= device.shared_per_multiprocessor
+        assert any("slices that blocks claim as they are ready" in why for why in plan.why)
+
+
+def test_long_halves_are_claimed_for_one_of_both_gradients():
+    for length in (4194304, 8388608):
+        assert along_dim_1("softmax_backward", (64, length), "bfloat16").claims
+        assert not along_dim_1("log_softmax_backward", (64, length), "bfloat16").claims
+
+
+def test_gradients_that_are_not_claimed():
+    """Arrays that start differently, tunings, devices; and rows that do not fit are refused."""
+    shape = (64, 1048576)
+    assert not along_dim_1("softmax_backward", shape, "float32", addresses=None).claims
+    tuning = Tuning(threads=512)
+    assert not along_dim_1("softmax_backward", shape, "float32", algorithm="split", tuning=tuning).claims
+    for device in ("a100", "b200", "l4"):
+        tuning = Tuning(handed=True, blocks=50)
+        rows = (64, 131072)
+        plan = along_dim_1("softmax_backward", rows, "float32", algorithm="split", tuning=tuning, device=device)
+        assert plan.claims and plan.shared_bytes + 2048 <= by_name(device).shared_per_block
+    with pytest.raises(ValueError, match="a row of 134217728 bytes does not fit the slices"):
+        along_dim_1("softmax_backward", (1, 1 << 24), "float32", algorithm="split", tuning=Tuning(handed=True))
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ EXPLAINED = {
     "128x32728": ("cluster", "8 blocks of 128 per row, 8 x packs of 4 each", "128 rows of 130912 bytes"),
     "4096x20000": ("cluster", "4 blocks of 128 per row, 10 x packs of 4 each, in registers", "share each"),
     "8192x48000": ("cluster", "8 blocks of 128 per row, 12 x packs of 4 each", "24576 bytes of shared memory"),
-    "8192x48001": ("cluster", "8 blocks of 128 per row", "take rows as they are ready for them"),
+    "8192x240001": ("cluster", "16 blocks of 256 per row", "take rows as they are ready for them"),
     "64x40001": ("cluster", "8 blocks of 128 per row, 10 x packs of 4 each", "head and tail peeled, in registers"),
     "128x262144": ("cluster", "16 blocks of 256 per row", "65536 bytes of shared memory each, 4 parts: read once"),
     "16x1048576": ("split", "44 blocks of 512 per row", "98304 bytes of shared memory each, 3 parts: read once"),

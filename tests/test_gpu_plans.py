@@ -158,7 +158,7 @@ CUTS = [
     ("softmax", (600, 84000), -1, "float32", "cluster", {"threads": 128, "parts": 1}, "in shared memory"),
     ("softmax", (64, 84000), -1, "float32", "cluster", {"threads": 256, "parts": 0}, "few: in registers"),
     ("softmax", (600, 120000), -1, "float32", "cluster", {"threads": 256, "parts": 0}, "longer slices, too"),
-    ("softmax", (600, 90001), -1, "float32", "cluster", {"threads": 256, "parts": 0}, "edges beside: not"),
+    ("softmax", (600, 90001), -1, "float32", "cluster", {"threads": 128, "parts": 1}, "edges beside: too"),
     ("softmax", (300, 43000), -1, "float32", "cluster", {"cluster": 8, "parts": 1}, "just too long for 8 in registers"),
     ("softmax", (64, 43000), -1, "float32", "cluster", {"cluster": 16, "parts": 0}, "few"),
     ("log_softmax", (4096, 18000), -1, "bfloat16", "cluster", {"cluster": 2, "parts": 1}, "exponentials twice"),

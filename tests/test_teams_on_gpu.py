@@ -39,6 +39,8 @@ def test_every_tier(torch, name, dtype):
 CLUSTERS = {
     "as the planner cuts it": ((70, 131072), "softmax", {}),
     "odd rows": ((33, 50257), "log_softmax", {}),
+    "odd rows in shared memory": ((70, 90001), "softmax", {}),
+    "odd rows in two parts": ((300, 50257), "log_softmax", {}),
     "in registers": ((9, 40000), "softmax", {"blocks": 8, "threads": 512, "staged": False}),
     "more blocks than are portable": ((20, 262144), "softmax", {"blocks": 16, "staged": True}),
     "a number that is no power of two": ((20, 100003), "softmax", {"blocks": 6, "staged": True}),

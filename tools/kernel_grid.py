@@ -66,6 +66,16 @@ def cluster_problems() -> Iterator[tuple]:
             yield op, "bfloat16", "bfloat16", (4096, length), 1, None, KNOWN
         for length in (131072, 200000, 262144):
             yield op, "bfloat16", "bfloat16", (4096, length), 1, None, KNOWN
+        # Off the boundaries of packs in shared memory, with every number of packs a thread.
+        for blocks, block_packs in ((4, 128), (8, 128), (16, 128), (16, 256)):
+            for packs in range(9, 17):
+                rows, length = (300, blocks * block_packs * packs)
+                yield op, "float32", "float32", (rows, 4 * length - 3), 1, None, KNOWN
+        for dtype in ("bfloat16", "float16"):
+            for length in (33001, 41001, 45001, 49153, 53001, 57001, 60001, 65537, 90001, 107001, 114687, 131069):
+                yield op, dtype, dtype, (4096, length), 1, None, KNOWN
+            for length in (33001, 37001, 41001, 45001, 49151, 131073, 151643, 170001, 190001, 202049):
+                yield op, dtype, dtype, (600, length), 1, None, KNOWN
         for dtype in ("float32", "bfloat16", "float16"):
             for shape in ((4096, 32768), (64, 20000), (64, 32767), (8, 65536), (600, 90000)):
                 yield op, dtype, dtype, shape, 1, None, UNKNOWN
@@ -311,6 +321,14 @@ def shared_row_problems() -> Iterator[tuple]:
 def gradient_problems() -> Iterator[tuple]:
     """The backward passes."""
     for op in ("softmax_backward", "log_softmax_backward"):
+        for length in (225001, 230000, 250000, 350001, 600000, 1048576, 1000003, 2097152, 2097153, 4194304, 4194301):
+            yield op, "float32", "float32", (64, length), 1, None, KNOWN
+        for dtype in ("bfloat16", "float16"):  # and rows that blocks claim slices of
+            for length in (450001, 1000003, 4194304, 8388608, 8388601):
+                yield op, dtype, dtype, (64, length), 1, None, KNOWN
+        for length in (600001, 4194304):
+            yield op, "bfloat16", "float32", (64, length), 1, None, KNOWN
+            yield op, "float32", "bfloat16", (64, length), 1, None, KNOWN
         for dtype in ("float32", "bfloat16"):
             for length in (3, 32, 100, 512, 1023, 1024, 4096, 8192, 16384, 50257, 262144):
                 yield op, dtype, dtype, (4096, length), 1, None, KNOWN

@@ -3,8 +3,10 @@ shared memory: for rows of megabytes, of which both kinds of memory hold half as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..problem import Axis
 from .kernel_plan import TOTAL_SLOTS, Choice, CudaPlan, Team, build, line_packs
 from .rounding import ceil_div
 from .team_cut import Registers, extra_registers, room, slice_packs
@@ -21,6 +23,7 @@ from .team_thresholds import (
     MANY_SLICES_WAVES,
     MOST_CLAIMED_BESIDE_EDGE,
     OTHER_CLAIMED_REGISTERS,
+    ClaimedSlices,
 )
 from .thresholds import ACCESS_BYTES
 from .tuning import Tuning
@@ -74,10 +77,24 @@ def claims_pay(choice: Choice, pack: int, alignment: str) -> bool:
 
 def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) -> CudaPlan:
     """The plan; refused with a reason where the GPU does not hold a row."""
-    tuning, rows = choice.tuning, choice.problem.rows
+    cut = cut_claimed(choice, pack, alignment)
+    kernel = "split_claimed.h", "split_claimed", "SplitClaimed"
+    access: dict[str, int | str | bool] = {"pack": pack, "alignment": alignment}
+    return build_claimed(choice, kernel, cut, access, choice.kept_axes, state_bytes)
+
+
+def build_claimed(
+    choice: Choice,
+    kernel: tuple[str, str, str],
+    cut: ClaimedCut | None,
+    access: dict[str, int | str | bool],
+    axes: Sequence[Axis],
+    state_bytes: int,
+) -> CudaPlan:
+    """The plan for a row, cut; refused with a reason without one. kernel: header, function, and type of its shape."""
+    tuning, rows, pack = choice.tuning, choice.problem.rows, int(access["pack"])
     if tuning.spread and tuning.blocks and tuning.blocks % tuning.spread:
         raise choice.refuse(f"{tuning.blocks} slices are no whole number of {tuning.spread} that take turns")
-    cut = cut_claimed(choice, pack, alignment)
     if cut is None:
         bytes_of_row = choice.problem.length * choice.kept_size
         raise choice.refuse(f"a row of {bytes_of_row} bytes does not fit the slices of as many blocks as are at work")
@@ -88,9 +105,7 @@ def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) ->
     return build(
         choice,
         "split",
-        "split_claimed.h",
-        "split_claimed",
-        "SplitClaimed",
+        *kernel,
         {
             "axes": len(choice.kept_axes),
             "threads": cut.threads,
@@ -100,14 +115,13 @@ def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) ->
             "spread": cut.spread,
             "slots": ceil_div(cut.slices, cut.threads),
             "each_reads": cut.slices <= EACH_READS_SLICES,
-            "pack": pack,
-            "alignment": alignment,
+            **access,
         },
         threads=cut.threads,
         shared_bytes=cut.shared_bytes,
         units=rows,
         units_per_block=1,
-        axes=choice.kept_axes,
+        axes=axes,
         reads=1,
         team=Team(cut.slices, packs, 16 * ceil_div(state_bytes, 8)),
     )
@@ -115,11 +129,10 @@ def plan_claimed(choice: Choice, pack: int, alignment: str, state_bytes: int) ->
 
 def cut_claimed(choice: Choice, pack: int, alignment: str) -> ClaimedCut | None:
     """A row, cut; None if the blocks that are at work at once do not hold it."""
-    device, tuning, size = choice.device, choice.tuning, choice.kept_size
+    size = choice.kept_size
     most = CLAIMED_SLICES[size]
-    threads = tuning.threads or most.threads
     # Half as many where ptxas takes more registers for the rest: a few more do not help, it spills up to twice as many.
-    held = tuning.held or max(1, most.held // pack // (2 if extra_registers(device) else 1))
+    held = choice.tuning.held or max(1, most.held // pack // (2 if extra_registers(choice.device) else 1))
     # Of 16 bits two elements share a register while they wait.
     of_a_pack = max(1, pack * size // 4)
     others = OTHER_CLAIMED_REGISTERS[size]
@@ -127,22 +140,43 @@ def cut_claimed(choice: Choice, pack: int, alignment: str) -> ClaimedCut | None:
     several_accesses = pack * size > ACCESS_BYTES or choice.problem.op == "log_softmax"
     if beside_edge or (alignment == "apart" and several_accesses):
         others += CLAIMED_EDGE_REGISTERS
-    fit = min(device.max_threads // threads, Registers(of_a_pack, held, others).blocks(device, threads, held))
+    registers = Registers(of_a_pack, held, others)
+    return cut_slices(choice, pack, alignment, most, registers, pack_bytes=pack * size)
+
+
+def cut_slices(
+    choice: Choice,
+    pack: int,
+    alignment: str,
+    most: ClaimedSlices,
+    registers: Registers,
+    pack_bytes: int,
+    rows_that_fill: int = 0,
+) -> ClaimedCut | None:
+    """The same of slices of which a thread has as many packs in registers as these say. pack_bytes: of shared memory
+    for a pack. rows_that_fill: so few, or fewer, that are on the chip at once have a slice for every block."""
+    device, tuning, held = choice.device, choice.tuning, registers.most_packs
+    threads = tuning.threads or most.threads
+    fit = min(device.max_threads // threads, registers.blocks(device, threads, held))
     resident = min(tuning.resident or most.resident, fit)
     if resident < 1:
         return None
-    pack_bytes = threads * pack * size  # of a pack of each thread
-    waiting = min(most.waiting // pack if tuning.kept is None else tuning.kept, room(choice, resident) // pack_bytes)
+    of_all_threads = threads * pack_bytes
+    waiting = most.waiting // pack if tuning.kept is None else tuning.kept
+    waiting = min(waiting, room(choice, resident) // of_all_threads)
     row_packs = max(1, choice.problem.length // pack)
     fewest = ceil_div(row_packs, threads * (held + waiting))
     spread = tuning.spread or (CLAIMED_SPREAD if alignment == "whole" else 1)
     most_slices = resident * device.multiprocessors
     slices = tuning.blocks or ceil_div(fewest, spread) * spread
+    rows_at_once = most_slices // slices
+    if tuning.blocks is None and 0 < rows_at_once <= rows_that_fill:
+        slices = max(slices, most_slices // rows_at_once // spread * spread)
     if tuning.spread is None and (slices % spread or not spread < slices <= most_slices):
         spread, slices = 1, tuning.blocks or fewest
     of_a_thread = ceil_div(ceil_div(row_packs, slices), threads)
     waiting = max(0, of_a_thread - held)
-    if slices > most_slices or slices % spread or waiting * pack_bytes > room(choice, resident):
+    if slices > most_slices or slices % spread or waiting * of_all_threads > room(choice, resident):
         return None
-    shared_bytes = waiting * pack_bytes
+    shared_bytes = waiting * of_all_threads
     return ClaimedCut(row_packs, slices, threads, resident, min(held, of_a_thread), waiting, shared_bytes, spread)

@@ -36,6 +36,7 @@ from .team_thresholds import (
     MOST_CLUSTER_LOGSUMEXP_BYTES,
     MOST_CLUSTER_REDUCED_BYTES,
     MOST_HANDED_BYTES,
+    MOST_HELD_BESIDE_EDGE,
     MOST_ROWS_PER_MULTIPROCESSOR,
     MOST_UNEVEN_PACKS,
     MULTIPROCESSORS_PER_FEWEST_HANDED_ROWS,
@@ -45,6 +46,7 @@ from .team_thresholds import (
     MULTIPROCESSORS_PER_SPREAD_ROW,
     OFF_BOUNDARIES_LONG_SLICE_BYTES,
     OFF_BOUNDARIES_SLICE_BYTES,
+    OFF_BOUNDARIES_SLICE_HALVES,
     PORTABLE_CLUSTER,
     PORTABLE_HALVES,
     ROW_EACH_HALVES,
@@ -56,7 +58,7 @@ from .team_thresholds import (
     SPREAD_PACKS,
     UNEVEN_REDUCED_PACKS,
 )
-from .thresholds import LONE_THREADS, MOST_BLOCK_REGISTERS
+from .thresholds import ACCESS_BYTES, LONE_THREADS, MOST_BLOCK_REGISTERS
 from .tuning import Tuning
 
 # What the counter of cluster_exchange.h holds.
@@ -134,8 +136,11 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
         return ceil_div(ceil_div(length // pack, blocks), ROW_EACH_THREADS) * pack
 
     sizes = [n for n in _SIZES if n <= choice.device.most_clustered and held(n) <= ROW_EACH_HELD[choice.kept_size]]
+    whole = alignment == "whole"
+    # Off the boundaries of packs, beside an edge. What waits there in few parts spills on sm_100.
+    edged = alignment == "peeled" and not extra_registers(choice.device)
     if not sizes:
-        return _long_row_each(choice, alignment)
+        return _long_row_each(choice, whole, edged)
     # What few blocks have to do is spread over more of them, as long as there is enough for each.
     blocks = sizes[0]
     for n in sizes[1:]:
@@ -145,12 +150,13 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
     tuning = Tuning(blocks=blocks, threads=ROW_EACH_THREADS, staged=False, handed=False)
     few = rows <= FEW_CLUSTERED_PER_MULTIPROCESSOR * multiprocessors
     few_blocks = rows * blocks <= FEW_BLOCKS_PER_MULTIPROCESSOR[0] * multiprocessors
-    whole = alignment == "whole"
     if wide:
-        short = blocks == LARGE_CLUSTER and length < blocks * LARGE_CLUSTER_SLICE
-        if not short or (few and not whole) or not _fill(choice, blocks):
-            return tuning
-        return _in_shared_memory(PORTABLE_CLUSTER) if whole else None
+        if blocks == LARGE_CLUSTER and length < blocks * LARGE_CLUSTER_SLICE and _fill(choice, blocks):
+            if whole or edged:
+                return _in_shared_memory(PORTABLE_CLUSTER)
+            return tuning if few else None
+        crowded = edged and held(blocks) > MOST_HELD_BESIDE_EDGE and _many(choice, blocks)
+        return _in_shared_memory(blocks) if crowded else tuning
     if choice.problem.op == "log_softmax" and whole and sizes[0] > _SIZES[0]:
         least, most = LOG_SLICE_HALVES
         for n in _SIZES[:-1]:
@@ -158,10 +164,12 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
                 return _in_shared_memory(n)
     most_held = FEW_ROWS_EACH_HALVES if whole else ROW_EACH_HALVES
     few_held = few and blocks < LARGE_CLUSTER and held(blocks) <= most_held
+    if choice.problem.op == "log_softmax" and edged and _fill(choice, SMALL_CLUSTER):
+        few_held = False
     if few_blocks or few_held or blocks <= SMALL_CLUSTER:
         return tuning
     if not whole:
-        return _off_boundaries(choice)
+        return _off_boundaries(choice, edged)
     if blocks < LARGE_CLUSTER and held(blocks) <= ROW_EACH_HALVES:
         return tuning
     return _in_shared_memory(PORTABLE_CLUSTER if held(PORTABLE_CLUSTER) <= PORTABLE_HALVES else blocks)
@@ -172,22 +180,38 @@ def _fill(choice: Choice, blocks: int) -> bool:
     return choice.problem.rows * blocks > CLUSTER_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
-def _in_shared_memory(blocks: int) -> Tuning:
+def _many(choice: Choice, blocks: int) -> bool:
+    """The same of rows off the boundaries of packs: of the largest clusters, more than there are with theirs in
+    registers."""
+    if blocks < LARGE_CLUSTER:
+        return _fill(choice, blocks)
+    return choice.problem.rows * blocks > FEW_BLOCKS_PER_MULTIPROCESSOR[0] * choice.device.multiprocessors
+
+
+def _in_shared_memory(blocks: int, parts: int = 1) -> Tuning:
     """Clusters of small blocks whose slices wait in shared memory, all of them asked for at once."""
-    return Tuning(blocks=blocks, threads=ROW_EACH_THREADS, staged=True, handed=False, parts=1)
+    return Tuning(blocks=blocks, threads=ROW_EACH_THREADS, staged=True, handed=False, parts=parts)
 
 
-def _off_boundaries(choice: Choice) -> Tuning | None:
+def _off_boundaries(choice: Choice, edged: bool) -> Tuning | None:
     """The clusters for many rows of 16-bit elements that start off the boundaries of packs."""
     row_bytes = choice.problem.length * choice.kept_size
+
+    def packs(blocks: int) -> int:  # of a thread
+        return ceil_div(row_bytes, blocks * ROW_EACH_THREADS * ACCESS_BYTES)
+
+    # In more parts where ptxas spills otherwise.
     if row_bytes <= SMALL_CLUSTER * OFF_BOUNDARIES_SLICE_BYTES:
+        if edged:
+            three = choice.problem.op == "softmax" and packs(SMALL_CLUSTER) > 12
+            return _in_shared_memory(SMALL_CLUSTER, parts=3 if three else 2)
         return Tuning(blocks=SMALL_CLUSTER, threads=HANDED_THREADS, staged=True, handed=True)
     if row_bytes <= PORTABLE_CLUSTER * OFF_BOUNDARIES_LONG_SLICE_BYTES:
-        return _in_shared_memory(PORTABLE_CLUSTER)
+        return _in_shared_memory(PORTABLE_CLUSTER, parts=2 if edged and packs(PORTABLE_CLUSTER) > 14 else 1)
     return None
 
 
-def _long_row_each(choice: Choice, alignment: str) -> Tuning | None:
+def _long_row_each(choice: Choice, whole: bool, edged: bool) -> Tuning | None:
     """The same of rows that the registers of such blocks do not hold."""
     length, longest = choice.problem.length, LONGEST_ROW_EACH[choice.kept_size]
     if choice.device.most_clustered < LARGE_CLUSTER:
@@ -197,12 +221,19 @@ def _long_row_each(choice: Choice, alignment: str) -> Tuning | None:
         return Tuning(blocks=LARGE_CLUSTER, threads=CLUSTER_THREADS, staged=False, handed=False)
     waiting = _in_shared_memory(LARGE_CLUSTER)
     if choice.kept_size == 2:
+        if edged and _fill(choice, LARGE_CLUSTER) and choice.problem.op == "softmax":
+            return replace(waiting, parts=2) if length <= LARGE_CLUSTER * OFF_BOUNDARIES_SLICE_HALVES else None
         fewest = choice.problem.rows * MULTIPROCESSORS_PER_FEWEST_ROWS_EACH <= choice.device.multiprocessors
-        return None if fewest or alignment != "whole" or length > longest else waiting
+        return None if fewest or not whole or length > longest else waiting
     small = length <= LARGE_CLUSTER * SMALL_BLOCKS_SLICE
     large = longest < length <= LARGE_CLUSTER * LARGE_BLOCKS_SLICE
-    if alignment == "whole" and _fill(choice, LARGE_CLUSTER) and (small or large):
-        return replace(waiting, threads=ROW_EACH_THREADS if small else CLUSTER_THREADS)
+    if edged and (small or large):
+        in_shared_memory = _many(choice, LARGE_CLUSTER)
+    else:
+        measured = length <= longest if edged else whole and (small or large)
+        in_shared_memory = measured and _fill(choice, LARGE_CLUSTER)
+    if in_shared_memory:
+        return replace(waiting, threads=CLUSTER_THREADS if large else ROW_EACH_THREADS)
     return None if length > longest else replace(waiting, threads=CLUSTER_THREADS, staged=False, parts=None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..problem import Axis
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build, edge_packs
+from .plan_gradient_claimed import gradient_claims_pay
 from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
@@ -159,9 +160,12 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     }
     if choice.algorithm:
         shared: str | None = choice.algorithm
+    elif gradient_cluster_pays(choice, access, packs):
+        shared = "cluster"
+    elif gradient_claims_pay(choice, access):
+        shared = "split"
     else:
-        clustered = gradient_cluster_pays(choice, access, packs)
-        shared = "cluster" if clustered else gradient_shares_pay(choice, pack, alignment)
+        shared = gradient_shares_pay(choice, pack, alignment)
     if shared in SPLIT_ALGORITHMS:
         return plan_gradient_split(choice, shared, access, _along(choice), packs)
     if shared == "cluster":

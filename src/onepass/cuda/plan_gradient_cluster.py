@@ -28,6 +28,7 @@ from .team_thresholds import (
     GRADIENT_CLUSTER_SLICE_BYTES,
     LARGE_CLUSTER,
     LEAST_GRADIENT_SLICE_BYTES,
+    LEAST_UNEVEN_SLICE_BYTES,
     LONG_CLUSTER_THREADS,
     LONG_GRADIENT_CLUSTER_BYTES,
     LONG_GRADIENT_SLICE_BYTES,
@@ -37,9 +38,11 @@ from .team_thresholds import (
     MULTIPROCESSORS_PER_LONG_GRADIENT,
     PAIRED_GRADIENT_LENGTHS,
     PAIRED_ROWS_PER_MULTIPROCESSOR,
+    PAIRED_SLICE_BYTES,
     PORTABLE_CLUSTER,
     ROW_EACH_THREADS,
     SHORTEST_FEW_GRADIENTS,
+    UNEVEN_PAIRED_ROWS_PER_MULTIPROCESSOR,
 )
 from .tuning import Tuning
 
@@ -89,11 +92,14 @@ def _pair(choice: Choice, access: dict[str, int | str | bool]) -> Tuning | None:
         return None
     shortest, filling, longest = PAIRED_GRADIENT_LENGTHS
     whole = access["alignment"] == "whole"
-    if not (shortest if whole else filling) < problem.length < longest or problem.length == filling:
+    pack = int(access["pack"])
+    if problem.length // pack * pack <= shortest or problem.length >= longest or problem.length == filling:
         return None
     if whole and problem.length > filling:
         return Tuning(blocks=2, threads=CLUSTER_THREADS, staged=True)
-    many = problem.rows >= PAIRED_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    uneven = not whole and problem.length < filling
+    fewest = UNEVEN_PAIRED_ROWS_PER_MULTIPROCESSOR if uneven else PAIRED_ROWS_PER_MULTIPROCESSOR
+    many = problem.rows >= fewest * choice.device.multiprocessors
     return Tuning(blocks=2, threads=ROW_EACH_THREADS, staged=True) if many else None
 
 
@@ -125,21 +131,27 @@ def _few(choice: Choice) -> bool:
 
 def _best_cut(choice: Choice, access: dict[str, int | str | bool], packs: int, sizes: list[int]) -> TeamCut | None:
     pack, alignment = int(access["pack"]), str(access["alignment"])
-    blocks, threads = _blocks(choice, sizes, alignment)
+    blocks, threads = _blocks(choice, sizes, pack, alignment)
     threads = choice.tuning.threads or threads
     cuts = (_cut(choice, pack, alignment, packs, n, threads) for n in sizes if n >= blocks)
     return next((cut for cut in cuts if cut), None)
 
 
-def _blocks(choice: Choice, sizes: list[int], alignment: str) -> tuple[int, int]:
+def _blocks(choice: Choice, sizes: list[int], pack: int, alignment: str) -> tuple[int, int]:
     """Blocks of a cluster, and threads of each. More blocks may be needed to hold the row."""
     if _few(choice) and (of_few := _blocks_of_few(choice, sizes[-1])):
         return of_few
-    blocks = next((n for n in sizes if _row_bytes(choice) <= n * GRADIENT_CLUSTER_SLICE_BYTES), sizes[-1])
+    whole, halves = alignment == "whole", choice.kept_size <= 4
+    if halves and not whole and _row_bytes(choice) <= 2 * PAIRED_SLICE_BYTES and not _few(choice):
+        return 2, CLUSTER_THREADS
+    in_packs = choice.problem.length // pack * pack * choice.kept_size
+    blocks = next((n for n in sizes if in_packs <= n * GRADIENT_CLUSTER_SLICE_BYTES), sizes[-1])
     slice_bytes = _row_bytes(choice) // blocks
-    if slice_bytes > LONG_GRADIENT_SLICE_BYTES and alignment == "whole":
+    if slice_bytes > LONG_GRADIENT_SLICE_BYTES and whole:
         return blocks, LONG_CLUSTER_THREADS
-    if blocks < PORTABLE_CLUSTER or choice.kept_size > 4 or _few(choice):
+    if not halves and not whole and blocks == LARGE_CLUSTER and slice_bytes < LEAST_UNEVEN_SLICE_BYTES:
+        return PORTABLE_CLUSTER, CLUSTER_THREADS
+    if blocks < PORTABLE_CLUSTER or not halves or _few(choice):
         return blocks, CLUSTER_THREADS
     if slice_bytes < LEAST_GRADIENT_SLICE_BYTES:
         return blocks // 2, CLUSTER_THREADS

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..problem import ITEMSIZE, Axis
 from .kernel_plan import Choice, CudaPlan, build, edge_packs, line_packs
+from .plan_gradient_claimed import gradient_claims_pay, plan_gradient_claimed
 from .rounding import ceil_div
 from .team_cut import (
     Registers,
@@ -18,7 +19,14 @@ from .team_cut import (
     shares_pay,
     whole_lines,
 )
-from .team_thresholds import GRADIENT_SPLIT_COST, GRADIENT_STAGED_BLOCKS, GRADIENT_STAGED_PACKS, LONE_GRADIENT_BYTES
+from .team_thresholds import (
+    FEWEST_GRADIENT_STAGED_PACKS,
+    GRADIENT_SPLIT_COST,
+    GRADIENT_STAGED_BLOCKS,
+    GRADIENT_STAGED_PACKS,
+    GRADIENT_STAGED_WAVES,
+    LONE_GRADIENT_BYTES,
+)
 from .thresholds import ACCESS_BYTES, GRADIENT_BLOCK_REGISTERS, GRADIENT_BLOCK_REGISTERS_OF_DOUBLES
 
 # Registers of a thread besides those that hold its slice, by those of an element: what leaves no kernel of
@@ -61,6 +69,8 @@ def plan_gradient_split(
 ) -> CudaPlan:
     """The plan for "split" or "stream"; refused with a reason where it cannot serve."""
     pack = int(access["pack"])
+    if algorithm == "split" and (choice.tuning.handed or gradient_claims_pay(choice, access)):
+        return plan_gradient_claimed(choice, access, along)
     if algorithm == "split":
         cut = _cut_waiting(choice, pack, str(access["alignment"]), packs)
     else:
@@ -111,8 +121,7 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamC
         registers = replace(registers, others=registers.others + EDGE_REGISTERS)
     cut = None if staged else cut_held(choice, packs, registers)
     if staged is None:
-        waves = cut is not None and choice.problem.rows * cut.blocks > cut.resident * choice.device.multiprocessors
-        staged = cut is None or (waves and (choice.x_size == 2 or packs >= GRADIENT_STAGED_PACKS))
+        staged = cut is None or _staging_pays(choice, packs, cut)
     if staged:
         size = 2 if several_accesses(choice, pack) else 8 if choice.registers_per_element == 2 else choice.x_size
         threads, resident = GRADIENT_STAGED_BLOCKS[size]
@@ -130,6 +139,13 @@ def _cut_waiting(choice: Choice, pack: int, alignment: str, packs: int) -> TeamC
     if cut is None:
         raise does_not_fit(choice, pack, packs, staged)
     return cut
+
+
+def _staging_pays(choice: Choice, packs: int, cut: TeamCut) -> bool:
+    """Whether slices that registers hold had better wait in shared memory: they are more than come at once."""
+    waves = choice.problem.rows * cut.blocks / (cut.resident * choice.device.multiprocessors)
+    fewest = 1 if choice.x_size == 2 or packs >= GRADIENT_STAGED_PACKS else GRADIENT_STAGED_WAVES
+    return waves > fewest and (choice.x_size == 2 or packs >= FEWEST_GRADIENT_STAGED_PACKS)
 
 
 def slice_bytes(choice: Choice, pack: int, alignment: str, packs: int) -> int:

@@ -51,10 +51,14 @@ STREAM_COST = 1.7
 # cost the bytes that they move.
 GRADIENT_SPLIT_COST = ((8, 1.1), (3, 1.25), (1, 1.5))
 # Threads of blocks whose slices of both arrays wait in shared memory, and how many on a multiprocessor, by bytes of an
-# element: 4096x131072 bfloat16 874 with 1 of 512, 915 with 3 of 256. Rows of fewer packs than that wait in registers,
-# if these hold them and elements have 4 bytes: 128x262144 float32 125 to 130, in shared memory 129.
+# element: 4096x131072 bfloat16 874 with 1 of 512, 915 with 3 of 256. Of 4 bytes rows of fewer packs than the first of
+# these wait in registers, if these hold them and they are fewer than so many times what comes at once, or of fewer
+# packs than the last: float32 16x262144 22.5 for 23.8, 4x230000 9.5 for 9.7, but in shared memory 16x300000 25.3 for
+# 26.3, 64x230000 59.5 for 64.2, 512x262144 431 for 492, of log_softmax 411 for 498, 512x300000 480 for 579.
 GRADIENT_STAGED_BLOCKS = {2: (512, 1), 4: (512, 2), 8: (512, 1)}
 GRADIENT_STAGED_PACKS = 1 << 17
+GRADIENT_STAGED_WAVES = 2
+FEWEST_GRADIENT_STAGED_PACKS = 1 << 15
 # Rows of up to so many bytes, of both arrays, have a block alone where rows are many: 8192x32000 bfloat16 406 against
 # 418, but 4096x50257 415 against 352.
 LONE_GRADIENT_BYTES = 160 << 10
@@ -80,6 +84,8 @@ LONG_GRADIENT_SLICE_BYTES = 80 << 10
 GRADIENT_CLUSTER_SLICE_BYTES = 32 << 10
 LEAST_GRADIENT_SLICE_BYTES = 24 << 10
 MOST_SMALL_GRADIENT_SLICE_BYTES = 40 << 10
+LEAST_UNEVEN_SLICE_BYTES = 24 << 10
+PAIRED_SLICE_BYTES = 50 << 10
 # Where rows are at most one for so many multiprocessors, so many elements wait in the registers of each thread of 8
 # blocks, of ROW_EACH_THREADS to CLUSTER_THREADS; H200, November 2026, us, against 8 elements a thread of up to 512:
 # float32 33x28001 9.5 to 7.9, 66x17001 11.7 to 8.3, 33x32768 8.5 to 8.2, bfloat16 33x20001 7.7 to 6.1, 33x32768 7.4 to
@@ -103,14 +109,17 @@ MULTIPROCESSORS_PER_FEWEST_GRADIENTS = 8
 CLUSTERED_GRADIENT_LENGTH = 8192
 # Rows of 16-bit elements that are not few, longer than the first of these and shorter than the last, have two blocks,
 # in shared memory: between the first and the second if there are PAIRED_ROWS_PER_MULTIPROCESSOR rows, past the second
-# however many, but that many if rows start off the boundaries of packs. A row of just the second fills the registers of
-# one block; of just the last, pairs were not measured. H200, November 2026, us, bfloat16, against one block: 1400x4504
-# 21.9 to 17.1, 8000x5000 94.8 to 66.8, 8000x6288 105.2 to 77.4, but 400x4104 8.8 to 9.2; 1x9000 4.9, 32x12000 5.5 and
-# 100x16000 7.9, by all others that were tried more; 132x9000 7.9 to 7.4, 1400x10000 34.5 to 27.2, 8000x9000 147 to 112,
-# 8000x12000 160.7 to 139.7, 1400x14000 42.0 to 35.0; off the boundaries of packs 8000x5001 98.2 to 84, by one block of
-# 1024 80.5, 8000x9001 129 to 116, 1400x15001 42.8 to 39.8, but 200x12289 9.9 for 10.8.
+# however many; off the boundaries of packs that many past the second, before it the last of these. A row of just the
+# second fills the registers of one block; of just the last, pairs were not measured. H200, November 2026, us, bfloat16,
+# against one block: 1400x4504 21.9 to 17.1, 8000x5000 94.8 to 66.8, 8000x6288 105.2 to 77.4, but 400x4104 8.8 to 9.2;
+# 1x9000 4.9, 32x12000 5.5 and 100x16000 7.9, by all others that were tried more; 132x9000 7.9 to 7.4, 1400x10000 34.5
+# to 27.2, 8000x9000 147 to 112, 8000x12000 160.7 to 139.7, 1400x14000 42.0 to 35.0; off the boundaries of packs
+# 8000x9001 129 to 116, 1400x15001 42.8 to 39.8, but 200x12289 9.9 for 10.8; 13419x5001 126.7 to 119.4, its log_softmax
+# 129 to 111, 10924x6143 116 to 109, but 2000x5001 25.8 for 25.0, 1056x8191 21.2 for 19.9, and 4000x4097, whose packs
+# one block of 512 has, 37.7 for 29.7.
 PAIRED_GRADIENT_LENGTHS = (4096, 8192, 16384)
 PAIRED_ROWS_PER_MULTIPROCESSOR = 8
+UNEVEN_PAIRED_ROWS_PER_MULTIPROCESSOR = 32
 # Threads of the blocks of a cluster, and of those whose slices have more packs than that; blocks of a multiprocessor
 # that the planner wants room for (modelled).
 CLUSTER_THREADS = 256
@@ -153,9 +162,13 @@ LARGE_CLUSTER = 16
 # come together: 4096x57344 459 for 467, but 4096x48000 413 for 404, 4096x50257 435 for 425; 1024x50257 116 for 120.
 # Else 8 blocks have them in shared memory, all asked for at once: 4096x50256 402 for 413 handed out, 4096x45000 360 for
 # 368, 1024x50256 105 for 111, 300x43000 31.6 for 33.9, its log_softmax 32.0 for 35.2, but 64x43000 11.9 for 11.1. Off
-# the boundaries of packs that many, more than so many for a multiprocessor, are handed out, 4096x50257 425 for 438.
+# the boundaries of packs 4096x50257 394 for 411 handed out, its log_softmax 394 for 415, 200x45001 23.6 for 24.5; where
+# input and result start differently more than so many rows for a multiprocessor are handed out.
 FEW_CLUSTERED_PER_MULTIPROCESSOR = 8
 LARGE_CLUSTER_SLICE = 3328
+# Beside an edge more elements a thread than that wait in shared memory: 1200x17001 44.4 for 46.2, 1200x75001 178 for
+# 199, its log_softmax 189 for 198, 60x75001 14.6 for 15.8; but 200x40001 21.5 for 21.2.
+MOST_HELD_BESIDE_EDGE = 32
 # Slices of more 16-bit elements a thread wait in shared memory, where a row has more than 4 blocks and rows are many:
 # bfloat16 4096x50256 207 for 217 (in registers 214), 4096x65536 265 for 273 (267), 4096x128256 512 for 526 (573),
 # 512x128256 70.5 for 73.1; 4096x48000 193 in registers, 199 not. Few rows of 8 blocks have more in registers: 128x50256
@@ -169,11 +182,16 @@ FEW_ROWS_EACH_HALVES = 56
 # 600x50000 35.8 for 40.2, 300x52000 22.3 for 24.4, 132x75000 16.9 for 18.3; but 270x25000 13.7 for 12.7, 133x30000 9.6
 # for 9.3.
 LOG_SLICE_HALVES = (5120, 12800)
-# Many such rows off the boundaries of packs are handed out to 4 blocks, of up to so many bytes each; longer ones wait
-# in 8, asked for at once: bfloat16 4096x40001 169.5 for 203 by one block each, 4096x50257 212 for 224, 4096x56001 234
-# for 248, 1024x50257 60.1 for 63.1; 4096x128257 514 for 534 by 16 blocks.
+# Many such rows off the boundaries of packs are for 4 blocks, of up to so many bytes each; longer ones wait in 8, asked
+# for at once: bfloat16 4096x40001 169.5 for 203 by one block each, 4096x50257 212 for 224, 4096x56001 234 for 248,
+# 1024x50257 60.1 for 63.1; 4096x128257 514 for 534 by 16 blocks. Those of 4 wait in two or three parts, a row each:
+# 4096x50257 205 for 211 handed out, its log_softmax 202 for 210, 1200x40001 51.9 for 54.6, log_softmax of 600x33001
+# 26.7 for 29.9 in registers. Softmax's in 16 blocks do up to the last of these elements each: 1200x151643 182 for 205
+# handed out, 200x202049 46.7 for 50.3, but 600x230001 148 for 147, 40x140001 13.1 for 12.6, log_softmax of 600x165001
+# 106 for 105.
 OFF_BOUNDARIES_SLICE_BYTES = 28 << 10
 OFF_BOUNDARIES_LONG_SLICE_BYTES = 32 << 10
+OFF_BOUNDARIES_SLICE_HALVES = 13312
 # Slices of up to so many elements a thread are for 8 blocks, others for 16: 4096x80000 328 (by 16 blocks 377),
 # 2048x100000 217 (221), but 4096x128256 522 (512). All asked for at once, part by part 132x75000 18.3 for 16.8,
 # 300x110000 40.3 for 39.0, 4096x75000 312 for 310.
@@ -189,10 +207,12 @@ LONGEST_ROW_EACH = {2: 1 << 18, 4: 1 << 17}
 # together: by blocks of ROW_EACH_THREADS whose slices are no longer than the first of these, 600x84000 102.7 for 118.1,
 # its log_softmax 104.2 for 127.7, 2400x100000 467 for 519, 1200x110000 261 for 275, but 128x131072 40.6 for 39.5,
 # 64x100001 22.3 for 20.0; and past LONGEST_ROW_EACH by blocks of CLUSTER_THREADS, up to the second, against rows handed
-# out: 300x160000 100 for 105, log_softmax 384 for 408 of 1200x160000, 502 for 536 of 1200x200000, but 1200x240000 588
-# for 572, 64x140000 25.3 for 24.3. Off the boundaries of packs, where 1200x90001 takes 218 for 251, a kernel spills.
+# out: 300x160000 100 for 105, log_softmax 384 for 408 of 1200x160000, 502 for 536 of 1200x200000, 1200x212992 512 for
+# 527, but 1200x240000 588 for 572, 64x140000 25.3 for 24.3. Off the boundaries of packs also those between, and fewer:
+# 1200x90001 212 for 249, log_softmax 212 for 261, 60x90001 16.8 for 18.2, 1200x128257 303 for 311, 1200x151643 371 for
+# 447, 60x151643 26.0 for 29.0, but 20x90001 10.6 for 9.4, 45x110001 17.2 for 16.8, 60x125001 22.5 for 22.0.
 SMALL_BLOCKS_SLICE = 7168
-LARGE_BLOCKS_SLICE = 12800
+LARGE_BLOCKS_SLICE = 13312
 
 # ---- clusters for few rows that are read once; H200, November 2026, us ----
 
@@ -254,6 +274,31 @@ CLAIMED_SLICES = {
     4: ClaimedSlices(256, 32, 32, 4),
     8: ClaimedSlices(256, 8, 16, 2),
 }
+# Of gradients, elements of each array: float32 512x600000 972 for 1026, 32x1048576 123 for 132, 256x1048576 882 for
+# 1024, 128x2097152 959 for 1178, 64x4194304 1041 for 1278 read twice, 1x4194304 22.0 for 25.7; bfloat16 128x4194304
+# 1030 for 1223, its log_softmax 982 for 1038. Of 4 bytes 2 blocks of 512 threads are as fast, of 2 bytes 4 of 256 take
+# 1.3 times as long.
+GRADIENT_CLAIMED_SLICES = {
+    2: ClaimedSlices(512, 8, 56, 2),
+    4: ClaimedSlices(256, 16, 24, 4),
+    8: ClaimedSlices(256, 2, 8, 2),
+}
+OTHER_GRADIENT_CLAIMED_REGISTERS = {2: 48, 4: 32, 8: 80}  # as OTHER_CLAIMED_REGISTERS
+# Off the boundaries of packs all that would be shared out in equal slices are claimed: float32 512x225001 354 for 409,
+# 16x225001 19.2 for 21.1, 512x350001 560 for 629, 128x1000003 423 for 532, bfloat16 128x450001 108 for 123, 128x800001
+# 179 for 205, 16x1500001 55.7 for 58.2, log_softmax of 128x1500001 332 for 389. Whole rows from these lengths on, by
+# bytes of an element, but log_softmax of 2 bytes: 16x8388608 281 for 264; and those of 4 bytes up to the last:
+# 512x262144 409 for 433, 16x262144 20.7 for 22.6, 64x230000 55.0 for 58.3, but 16x400000 31.3 for 28.9, log_softmax of
+# 512x400000 643 for 628. Slices are as many as so much of those at work at once: 4x1048576 21.9 for 24.7, 8x524288 21.7
+# for 25.1, but 4x524288 14.1 for 13.6, 1x2097152 14.1 for 13.7. Of fewer bytes of both arrays than the first rows are
+# for clusters.
+FEWEST_CLAIMED_GRADIENT_BYTES = 16 * LONG_GRADIENT_CLUSTER_BYTES
+CLAIMED_GRADIENT_LENGTH = {2: 1 << 22, 4: 500_000}
+LONGEST_SHORT_CLAIMED_GRADIENT = 1 << 18
+CLAIMED_GRADIENT_WAVES = 0.65
+# So few rows at once, or fewer, have slices for all blocks at work, shorter than they might be: 32x4194304 520 by 528
+# slices, by 208 longer ones of blocks twice as large 606, 32x2097153 249 and 255.
+CLAIMED_GRADIENTS_THAT_FILL = 2
 # Registers of a thread besides those that hold its slice, by bytes of an element: what leaves no kernel of
 # tools/nvrtc_matrix.py with a spill. And an edge, beside more packs of a slice than that.
 OTHER_CLAIMED_REGISTERS = {2: 48, 4: 32, 8: 80}

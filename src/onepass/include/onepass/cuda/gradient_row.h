@@ -21,6 +21,8 @@ struct Both {
 // any stride (0: one element for the whole row).
 template <class In, class C, bool kWide>
 struct Source {
+    static constexpr bool kAsRead = kWide;  // packs are what lies in memory
+
     const In* x;
     int64 stride;
 

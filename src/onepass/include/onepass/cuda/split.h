@@ -189,8 +189,11 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     unsigned leaving = 0;
 
     // Blocks of a cluster, which are at work at the same time, take turns at the packs of a row: the whole of it comes
-    // and goes in the order of memory. Off the boundaries of packs nothing is gained.
-    constexpr int kSpread = kShape.alignment == Alignment::whole && kShape.cluster > 0 ? kShape.cluster : 1;
+    // and goes in the order of memory. Off the boundaries of packs, clusters that take rows as they are ready gain
+    // nothing by it.
+    constexpr bool kInTurn =
+        kShape.alignment == Alignment::whole || (kShape.alignment == Alignment::peeled && !kShape.handed);
+    constexpr int kSpread = kInTurn && kShape.cluster > 0 ? kShape.cluster : 1;
     using RowSlice = Slice<Rows, kShape.threads, kSpread>;
     const auto slice_of = [&](int64 r) { return RowSlice::at(job, r, job, place.rank); };
     const auto max_of = [](const auto&... held) {
@@ -285,7 +288,9 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
             const bool more = next < job.rows;
             const auto after = more ? slice_of(next) : slice;
-            const auto edge_after = Edge::of(after);
+            // Asked for before the stores, but where it would take a register that is not there.
+            constexpr bool kAsksEarly = kShape.cluster > 0;
+            const Edge edge_after = kAsksEarly ? Edge::of(after) : edge;
             for_constants<kShape.parts>([&](auto constant) {
                 constexpr int part = decltype(constant)::value;
                 finish(result, row, parts[part].max, [&](const auto& to_result) {
@@ -298,7 +303,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 bring(constant, more, after);
             });
             slice = after;
-            edge = edge_after;
+            edge = kAsksEarly ? edge_after : Edge::of(slice);
         }
     }
     exchange.left(leaving);
