@@ -133,7 +133,7 @@ def gradients():
             layout = gradient_cases.rows_of(30001)[why]
             cases.append(gradient_cases.launch(algorithm, op, layout, "bfloat16", algorithm, tuning=tuning))
     for dtype, op in (("float32", "softmax_backward"), ("bfloat16", "log_softmax_backward")):
-        for rows, length, blocks in ((40, 70001, 9), (20, 70000, 24), (3, 70001, 9), (3, 1080000, 272)):
+        for rows, length, blocks in ((40, 70001, 11), (20, 70000, 24), (3, 70001, 11), (3, 1080000, 260)):
             layout = gradient_cases.Layout((rows, length))
             tuning = Tuning(handed=True, blocks=blocks, held=1)
             cases.append(gradient_cases.launch("claimed", op, layout, dtype, "split", tuning=tuning))

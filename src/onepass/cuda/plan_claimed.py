@@ -3,7 +3,6 @@ shared memory: for rows of megabytes, of which both kinds of memory hold half as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..problem import Axis
@@ -88,7 +87,7 @@ def build_claimed(
     kernel: tuple[str, str, str],
     cut: ClaimedCut | None,
     access: dict[str, int | str | bool],
-    axes: Sequence[Axis],
+    axes: tuple[Axis, ...],
     state_bytes: int,
 ) -> CudaPlan:
     """The plan for a row, cut; refused with a reason without one. kernel: header, function, and type of its shape."""

@@ -149,7 +149,8 @@ def _blocks(choice: Choice, sizes: list[int], pack: int, alignment: str) -> tupl
     slice_bytes = _row_bytes(choice) // blocks
     if slice_bytes > LONG_GRADIENT_SLICE_BYTES and whole:
         return blocks, LONG_CLUSTER_THREADS
-    if not halves and not whole and blocks == LARGE_CLUSTER and slice_bytes < LEAST_UNEVEN_SLICE_BYTES:
+    uneven = not whole and not halves and choice.problem.op == "log_softmax_backward"
+    if uneven and blocks == LARGE_CLUSTER and slice_bytes < LEAST_UNEVEN_SLICE_BYTES:
         return PORTABLE_CLUSTER, CLUSTER_THREADS
     if blocks < PORTABLE_CLUSTER or not halves or _few(choice):
         return blocks, CLUSTER_THREADS

@@ -268,9 +268,13 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         using Edge = HeldEdge<C, typename Rows::RowCut>;
         auto slice = slice_of(place.team);
         for_constants<kShape.parts>([&](auto part) { bring(part, true, slice); });
-        auto edge = Edge::of(slice);
+        // An edge is asked for before the stores of the row before, but where that takes a register that is not there.
+        constexpr bool kAsksEarly = kShape.cluster > 0;
+        Edge edge;
+        if constexpr (kAsksEarly) edge = Edge::of(slice);
         for (int64 r = place.team; r < job.rows; r = next) {
             exchange.begin_row();
+            if constexpr (!kAsksEarly) edge = Edge::of(slice);
             State parts[kShape.parts];
             for_constants<kShape.parts>([&](auto constant) {
                 constexpr int part = decltype(constant)::value;
@@ -288,8 +292,6 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             const auto result = Rows::finish(total.max, row, Totals::sum_of(total));
             const bool more = next < job.rows;
             const auto after = more ? slice_of(next) : slice;
-            // Asked for before the stores, but where it would take a register that is not there.
-            constexpr bool kAsksEarly = kShape.cluster > 0;
             const Edge edge_after = kAsksEarly ? Edge::of(after) : edge;
             for_constants<kShape.parts>([&](auto constant) {
                 constexpr int part = decltype(constant)::value;
@@ -303,7 +305,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                 bring(constant, more, after);
             });
             slice = after;
-            edge = kAsksEarly ? edge_after : Edge::of(slice);
+            edge = edge_after;
         }
     }
     exchange.left(leaving);
