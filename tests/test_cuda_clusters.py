@@ -281,6 +281,26 @@ def test_log_softmax_of_16_bits_off_boundaries():
         assert (chosen.cluster, chosen.shared_bytes > 0, chosen.hands_out) == (blocks, in_shared_memory, handed)
 
 
+@pytest.mark.parametrize(
+    ("op", "length", "blocks", "parts"),
+    [
+        ("softmax", 49152 - 1, 4, 2),
+        ("softmax", 49152 + 1, 4, 3),
+        ("log_softmax", 49152 + 1, 4, 2),
+        ("softmax", 114688 - 1, 8, 1),
+        ("log_softmax", 114688 + 1, 8, 2),
+        ("softmax", 151643, 16, 2),
+    ],
+)
+def test_parts_of_16_bit_slices_off_boundaries(op, length, blocks, parts):
+    """What spills in fewer has more; and on sm_100, where it spills in any, rows are handed out or have one part."""
+    problem = make_problem(op, "bfloat16", (4096, length), (1,))
+    chosen = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+    assert (chosen.cluster, dict(chosen.shape)["parts"], chosen.hands_out) == (blocks, parts, False)
+    elsewhere = make_cuda_plan(problem, by_name("b200"), addresses=(0, 0))
+    assert elsewhere.hands_out or dict(elsewhere.shape)["parts"] == 1
+
+
 def test_input_and_result_that_start_differently_are_handed_out():
     """What reads elements one by one has no registers for a slice in one part."""
     for shape, waits in (((4096, 50257), True), ((300, 90001), False), ((300, 50257), False)):

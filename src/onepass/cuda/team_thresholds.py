@@ -280,7 +280,7 @@ CLAIMED_SLICES = {
 # Of gradients, elements of each array: float32 512x600000 972 for 1026, 32x1048576 123 for 132, 256x1048576 882 for
 # 1024, 128x2097152 959 for 1178, 64x4194304 1041 for 1278 read twice, 1x4194304 22.0 for 25.7; bfloat16 128x4194304
 # 1030 for 1223, its log_softmax 982 for 1038. Of 4 bytes 2 blocks of 512 threads are as fast, of 2 bytes 4 of 256 take
-# 1.3 times as long.
+# 1.3 to 1.5 times as long.
 GRADIENT_CLAIMED_SLICES = {
     2: ClaimedSlices(512, 8, 56, 2),
     4: ClaimedSlices(256, 16, 24, 4),
