@@ -86,7 +86,7 @@ CUTS = [
     ("log_softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 8}, "odd rows, many: a lane has two edges"),
     ("log_softmax", (65536, 197), -1, "float32", "warp", {"lanes": 8}, "the same, 25 elements a lane"),
     ("log_softmax", (1000, 197), -1, "bfloat16", "warp", {"lanes": 32}, "few: more lanes are done sooner"),
-    ("softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 32}, "no logarithm to wait for"),
+    ("softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 8}, "softmax of 16 bits, too"),
     ("sum", (65536, 301), -1, "bfloat16", "warp", {"lanes": 16}, "a sum's lanes have an edge each"),
     ("sum", (104857, 125), -1, "bfloat16", "warp_smem", {"lanes": 2}, "nothing is held: lanes take more"),
     ("logsumexp", (104857, 125), -1, "bfloat16", "warp_smem", {"lanes": 4}, "exponentials are"),

@@ -165,6 +165,26 @@ def short_row_problems() -> Iterator[tuple]:
             yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
 
 
+def many_row_problems() -> Iterator[tuple]:
+    """Rows that are so many that lanes have as much of one as leaves the fewest with nothing: every number of packs."""
+    for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
+        for dtype in ("bfloat16", "float16"):
+            for length in (16, 24, 40, 56, 72, 88, 104, 112, 200, 240, 400, 448, 520, 704, 896, 1032, 1280, 1288, 1536):
+                yield op, dtype, dtype, (1 << 20, length), 1, None, KNOWN
+            for length in (41, 52, 63, 68, 97, 109, 145, 197, 225, 257, 289, 353, 417, 513, 545, 641, 833, 1153, 1409):
+                yield op, dtype, dtype, (1 << 20, length), 1, None, KNOWN
+        for length in (12, 20, 28, 36, 40, 56, 72, 100, 132, 160, 196, 200, 260, 1028, 1156, 1284):
+            yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
+        for length in (41, 63, 97, 127, 129, 145, 177, 197, 225, 257, 289, 353, 417, 449, 545, 577, 1029, 1153, 1285):
+            yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
+    for op in ("softmax_backward", "log_softmax_backward"):
+        for dtype in ("bfloat16", "float16"):
+            for length in (12, 36, 44, 68, 92, 145, 257, 289, 385, 513, 545, 641, 769, 264, 320, 520, 640, 704, 768):
+                yield op, dtype, dtype, (1 << 20, length), 1, None, KNOWN
+        for length in (65, 66, 79):
+            yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
+
+
 def slab_problems() -> Iterator[tuple]:
     """Short rows whose elements take turns: for a warp and for a block, few and many registers."""
     shapes = ((1 << 18, 8, 3), (1 << 18, 48, 2), (1 << 16, 40, 33), (1 << 14, 60, 49), (1 << 14, 600, 3))
@@ -442,6 +462,7 @@ PARTS = (
     uneven_row_problems,
     other_operations,
     short_row_problems,
+    many_row_problems,
     slab_problems,
     column_problems,
     few_reduced_problems,

@@ -41,6 +41,7 @@ from .thresholds import (
     SEED_THREADS,
     WARP_REGISTERS,
     WARP_THREADS,
+    WIDE_WARP_REGISTERS,
 )
 from .tuning import Tuning
 
@@ -176,7 +177,7 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
 def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     problem, tuning = choice.problem, choice.tuning
     packs = max(1, problem.length // pack)  # a peeled row has no more whole packs than that
-    limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else WARP_REGISTERS
+    limit = FORCED_WARP_REGISTERS if choice.algorithm == "warp" else _lane_registers(choice)
     # Held per thread: whole packs, and the edges of a peeled row.
     warp_packs = limit // choice.registers_per_element // pack
     most_threads = tuning.threads or 1024
@@ -235,6 +236,11 @@ def _plan_rows(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     if chosen == "block":
         return _plan_block(choice, pack, alignment, packs)
     return _plan_loop(choice, chosen, pack, alignment, smem_bytes)
+
+
+def _lane_registers(choice: Choice) -> int:
+    wide = many_short_rows(choice) and choice.registers_per_element == 1
+    return WIDE_WARP_REGISTERS.get((choice.problem.op, choice.x_size), WARP_REGISTERS) if wide else WARP_REGISTERS
 
 
 def _few_long_lanes(choice: Choice, packs: int, pack: int) -> bool:

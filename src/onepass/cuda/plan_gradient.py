@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from ..problem import Axis
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build, edge_packs
+from .lanes import full_lanes
 from .plan_gradient_claimed import gradient_claims_pay
 from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
-from .plan_warp_smem import full_lanes, plan_short_rows
-from .rounding import ceil_power
+from .plan_warp_smem import many_short_rows, plan_short_rows
+from .rounding import ceil_power, halved_while_full
 from .thresholds import (
     ACCESS_BYTES,
     FORCED_WARP_REGISTERS,
+    FULL_GRADIENT_LANES,
     GRADIENT_SEGMENT_PACKS,
     LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR,
     LONE_GRADIENT_THREADS,
     LONE_THREADS,
     LOOP_THREADS,
+    MOST_PEELED_GRADIENT_PACKS,
     NARROW_LENGTH,
     SHORT_HALVES_LENGTH,
     SHORT_HALVES_THREADS,
@@ -181,9 +184,9 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     several_fit = device.shared_per_multiprocessor // (smem_bytes + 2 * BLOCK_SCRATCH) >= 2
     chosen = choice.algorithm
     if chosen is None:
-        if packs <= 32 * warp_packs:
+        if packs <= 32 * warp_packs or _long_for_lanes(choice, access, packs):
             chosen = "warp"
-            choice.why.append(f"dy and y of a row of {problem.length} fit the registers of a warp: {limit} per lane")
+            choice.why.append(f"dy and y of a row of {problem.length} fit the registers of a warp")
         elif packs <= most_threads * block_packs // 2 or (packs <= most_threads * block_packs and not several_fit):
             chosen = "block"
             choice.why.append(f"dy and y of a row of {problem.length} fit the registers of a block")
@@ -222,7 +225,7 @@ def _shared_bytes(choice: Choice, pack: int, packs: int, alignment: str) -> int:
 def _plan_warp(choice: Choice, access: dict[str, int | str | bool], packs: int) -> CudaPlan:
     tuning, pack = choice.tuning, int(access["pack"])
     threads = tuning.threads or WARP_THREADS
-    lanes = tuning.lanes or min(32, ceil_power(packs))
+    lanes = tuning.lanes or _lanes(choice, access, packs)
     per_lane = -(-packs // lanes)
     rows = tuning.rows or 1
     exact = access["alignment"] == "whole" and per_lane * lanes * pack == choice.problem.length
@@ -250,6 +253,27 @@ def _plan_warp(choice: Choice, access: dict[str, int | str | bool], packs: int) 
         reads=1,
         waves=ONCE,
     )
+
+
+def _lanes(choice: Choice, access: dict[str, int | str | bool], packs: int) -> int:
+    """Lanes of a warp for a row."""
+    most = min(32, ceil_power(packs))
+    if not _many_halves(choice, access):
+        return most
+    if access["alignment"] == "peeled" and packs <= MOST_PEELED_GRADIENT_PACKS:
+        return min(most, FULL_GRADIENT_LANES[0])
+    return halved_while_full(most, packs, *FULL_GRADIENT_LANES)
+
+
+def _many_halves(choice: Choice, access: dict[str, int | str | bool]) -> bool:
+    """Whether rows are many, and of 16 bits that all go by packs."""
+    return choice.kept_size == 4 and bool(access["wide_dy"] and access["wide_saved"]) and many_short_rows(choice)
+
+
+def _long_for_lanes(choice: Choice, access: dict[str, int | str | bool], packs: int) -> bool:
+    """Whether lanes of a warp hold more of a row than WARP_REGISTERS, rather than a block."""
+    lanes, most, _ = FULL_GRADIENT_LANES
+    return _many_halves(choice, access) and packs <= lanes * most
 
 
 def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int) -> CudaPlan:

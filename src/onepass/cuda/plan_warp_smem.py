@@ -8,31 +8,37 @@ from typing import NamedTuple
 
 from ..problem import GRADIENTS, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, build
-from .rounding import ceil_div, ceil_power, floor_power, halved_while_full
+from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     ACCESS_BYTES,
     BUSY_SLAB_GROUPS,
     FEWEST_BUSY_SLAB_GROUPS,
     FORCED_WARP_REGISTERS,
-    FULL_LANES,
+    FULL_GRADIENT_GROUP,
     LARGEST_SLAB_TEAM,
     LONG_TINY_ROW,
     MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MANY_TINY_ROWS_PER_MULTIPROCESSOR,
+    MOST_ODD_PACKS,
     MOST_PACKS_OF_A_LANE_EACH,
     MOST_WARP_SMEM,
+    MOST_WARP_SMEM_OF_MANY,
     MOST_WARP_SMEM_ROWS,
     NARROW_LENGTH,
+    NARROW_PACKS_ROWS_PER_MULTIPROCESSOR,
     SEVERAL_PACKS_LENGTH,
     SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR,
     SHORT_LANES_PER_MULTIPROCESSOR,
     SLAB_TEAMS,
     TINY_ROW,
+    VERY_MANY_ROWS_PER_MULTIPROCESSOR,
     WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR,
     WARP_SMEM_BYTES,
     WARP_SMEM_HELD,
     WARP_SMEM_HELD_OF_BOTH,
+    WARP_SMEM_HELD_OF_MANY,
     WARP_SMEM_REDUCED,
+    WARP_SMEM_REDUCED_OF_MANY,
     WARP_SMEM_ROWS_PER_MULTIPROCESSOR,
     WARP_THREADS,
 )
@@ -61,12 +67,9 @@ def many_for_lanes(choice: Choice) -> bool:
     return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
-def full_lanes(choice: Choice, lanes: int, packs: int) -> int:
-    """So many lanes of a warp for a row of whole packs, or fewer where those have less that is left over."""
-    full = FULL_LANES.get((choice.kind, choice.x_size))
-    if full is None or choice.registers_per_element > 1:
-        return lanes
-    return halved_while_full(lanes, packs, *full)
+def very_many_rows(choice: Choice) -> bool:
+    """Enough for as few lanes as have the least left over."""
+    return choice.problem.rows >= VERY_MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
 def _several_short_rows(choice: Choice) -> bool:
@@ -121,12 +124,29 @@ def _pays(choice: Choice, pack: int) -> bool:
         return False
     if few_elements_a_row(choice) and problem.rows < MANY_TINY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors:
         return False  # a lane each, past shared memory
-    if pack == choice.access_pack or _lanes_take_several_packs(choice, pack):
+    if pack == choice.access_pack:
+        return _odd_packs(choice, problem.length // pack)
+    if _lanes_take_several_packs(choice, pack) or (pack == 4 and _narrow_packs_do(choice, problem.length // pack)):
         return False
-    if pack == 4 and choice.elementwise and problem.length <= NARROW_LENGTH:
-        return False  # lanes that read packs of four do as well
-    most = MOST_WARP_SMEM[choice.kind][narrowest]
-    return problem.length <= most[pack.bit_length() - 1]
+    most = MOST_WARP_SMEM[choice.kind][narrowest][pack.bit_length() - 1]
+    if pack == 1 and very_many_rows(choice):
+        most = max(most, MOST_WARP_SMEM_OF_MANY.get((choice.kind, narrowest), 0))
+    return problem.length <= most
+
+
+def _narrow_packs_do(choice: Choice, packs: int) -> bool:
+    """Whether lanes that read so many packs of four elements are as fast."""
+    problem = choice.problem
+    if problem.op in REDUCTIONS or problem.op == "logsumexp" or problem.length > NARROW_LENGTH:
+        return False
+    few = problem.rows < NARROW_PACKS_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    return few or (problem.op in GRADIENTS and packs > FULL_GRADIENT_GROUP * ceil_power(packs))
+
+
+def _odd_packs(choice: Choice, packs: int) -> bool:
+    """Whether rows are whole packs, but a number of them that lanes of a warp do not share evenly."""
+    few = 1 < packs <= MOST_ODD_PACKS.get(choice.x_size, 0) and packs % 2 == 1
+    return few and choice.elementwise and _is_float32(choice) and very_many_rows(choice)
 
 
 class ShortCut(NamedTuple):
@@ -152,6 +172,9 @@ def cut_short_rows(choice: Choice, pack: int, columns: int) -> ShortCut:
     packs = max(1, problem.length // pack)
     most_held = most_held_of(choice)
     of_a_lane = WARP_SMEM_REDUCED if plain else most_held
+    if columns == 1 and choice.registers_per_element == 1 and very_many_rows(choice):
+        many = WARP_SMEM_REDUCED_OF_MANY if plain else WARP_SMEM_HELD_OF_MANY.get((problem.op, choice.x_size))
+        of_a_lane = many or of_a_lane
     lanes = tuning.lanes or min(32, ceil_power(ceil_div(packs * pack * per_element, of_a_lane)))
     if tuning.lanes is None and columns == 1 and _several_short_rows(choice) and not many_short_rows(choice):
         busy = ceil_power(ceil_div(SHORT_LANES_PER_MULTIPROCESSOR * choice.device.multiprocessors, problem.rows))

@@ -16,6 +16,18 @@ WARP_REGISTERS = 32
 # written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
 BLOCK_REGISTERS = 16
 MOST_BLOCK_REGISTERS = 32
+# Elements of a lane where a warp has a longer row, of many rows (WARP_SMEM_ROWS_PER_MULTIPROCESSOR), by operation and
+# bytes of one: H200, November 2026, us, against blocks of 64 and 128, 26000 rows of 1153, softmax bfloat16 15.7 for
+# 17.0, log_softmax 16.5 for 18.8, float32 29.0 for 33.8, logsumexp 11.9 for 13.4; 100000 rows and more, softmax of 1032
+# and 1281 0.90 and 0.94 of the time, log_softmax of 1409 0.93, logsumexp of 1153, 1281 and 1537 0.77, 0.78 and 0.88,
+# float32 of 1281 0.95; of one pack more than that 1.0 and more.
+WIDE_WARP_REGISTERS = {
+    ("softmax", 2): 40,
+    ("log_softmax", 2): 48,
+    ("log_softmax", 4): 36,
+    ("logsumexp", 2): 48,
+    ("logsumexp", 4): 44,
+}
 # Elements of a thread where half as many threads have a row, of more rows than so many for a multiprocessor, by
 # operation and bytes of one: of the larger block a thread in two or three would have the last pack. H200, November
 # 2026, us: softmax bfloat16 8000x2056 24.3 to 21.1, 8000x4104 44.9 to 36.8, 1400x5000 12.8 to 12.0, 30000x5001 204 to
@@ -51,6 +63,13 @@ FORCED_WARP_REGISTERS = 64
 # time, but 8000x1032 1.02 to 1.05.
 GRADIENT_BLOCK_REGISTERS = 32
 GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_100
+# Of 16 bits and many rows (WARP_SMEM_ROWS_PER_MULTIPROCESSOR) 16 lanes of a warp for a row of up to so many packs of
+# each, where it has no whole packs, and else where they have less left over, up to six packs of a lane: the fewest
+# lanes, the most packs, and by how many packs there must be less room. H200, November 2026, bfloat16, softmax, 256 MiB
+# and 26000 rows, times over 32 lanes': x 145 0.86 and 0.93, x 197 0.91 and 0.98, x 257 0.99 and 1.02, x 321 0.91 and
+# 0.95, but x 417 to 513 1.00 to 1.02; x 264 0.92; over a block's, x 545 0.91 and 0.94, x 641 0.89 and 0.94, x 520 0.92.
+MOST_PEELED_GRADIENT_PACKS = 48
+FULL_GRADIENT_LANES = (16, 6, 1)
 # A pack each for up to so many threads, of log_softmax float32, which waits for its exponentials, of no more rows than
 # that for a multiprocessor: H200, November 2026, us, against 128 or 256 threads, 1x1100 4.3 to 3.7, 64x1500 4.9 to 4.6,
 # 132x2048 5.2 to 4.9, 264x1500 5.8 to 5.5, 64x4096 5.4 to 5.0, but 264x4096 7.6 to 7.5; softmax 0.96 to 1.03.
@@ -100,6 +119,26 @@ FULL_LANES = {
     ("logsumexp_backward", 2): (16, 2, 0),
     ("logsumexp_backward", 4): (16, 2, 0),
 }
+# Of so many rows for a multiprocessor those lanes, a half or a quarter of them that have room for the fewest packs: by
+# operation and bytes of an element, the fewest lanes, the most packs of one, and whose packs are nearest to how many
+# where rooms are equal. H200, November 2026, 256 MiB, times over FULL_LANES' alone: logsumexp bfloat16 x 24, 40 and 200
+# 0.68, 0.54 and 0.88, float32 x 12, 20, 72 and 144 0.45, 0.56, 0.77 and 0.75, but x 56 1.03; sum bfloat16 x 200, 400
+# and 520 0.82, 0.77 and 0.87, float32 x 12, 36 and 260 0.67, 0.78 and 0.94; log_softmax bfloat16 x 48, 200 and 400
+# 0.89, 0.91 and 0.89, float32 x 12 0.77; softmax float32 x 36 and 72 0.87. The worst of 190: logsumexp bfloat16 x 832
+# 1.08. 200000 rows: logsumexp float32 x 140, 200 and 448 0.81, 0.89 and 0.88, but where fewer lanes are left for a
+# multiprocessor than this, five packs each and more lose: float32 x 36 and 56 1.11 and 1.17, sum bfloat16 x 80 1.11.
+VERY_MANY_ROWS_PER_MULTIPROCESSOR = 1500
+DEEP_LANES_PER_MULTIPROCESSOR = 8000
+MOST_PACKS_OF_FEW_LANES = 4
+FULLER_LANES = {
+    ("softmax", 4): (4, 3, 2),
+    ("log_softmax", 2): (2, 4, 4),
+    ("log_softmax", 4): (2, 3, 2),
+    ("logsumexp", 2): (1, 7, 2),
+    ("logsumexp", 4): (1, 7, 2),
+    ("plain", 2): (1, 7, 2),
+    ("plain", 4): (2, 5, 2),
+}
 # Of fewer, but so many for a multiprocessor, of up to NARROW_LENGTH elements, each of so many packs is for a lane of
 # its own; of more, a lane takes up to so many, by so many lanes at least: the fewer threads there are to start, the
 # sooner all are done. Up to so many elements shared memory gains nothing then. Of 420 random shapes, five operations,
@@ -113,14 +152,32 @@ SEVERAL_PACKS_LENGTH = 40
 # Longer rows are many from here on (some of those shapes, none less than 0.97): log_softmax 10500x160 float32 7.7 us
 # for 8.6, bfloat16 6.8 for 7.5.
 MANY_LONGER_ROWS_PER_MULTIPROCESSOR = 75
-# The same of rows whose heads and tails go by element, by bytes of one, and lanes at least where each is not to have an
-# edge of its own. H200, November 2026, us, against as many lanes as a row has packs: log_softmax 65536x197 bfloat16
-# 19.4 for 27.4, float32 31.0 for 34.6; 43691x301 20.1 for 25.5, 30.7 for 32.3; 26214x501 bfloat16 18.7 for 19.4;
-# 16384x197 8.4 for 10.6; logsumexp 65536x197 float32 22.6 for 31.6; sum 16384x197 bfloat16 7.7 for 9.9, 65536x197
-# float32 21.9 for 24.9. Softmax gains 0 to 2% in float32, and in bfloat16 only up to 200 elements.
-PEELED_LANE_ELEMENTS = {
-    **{(op, size): elements for op in ("log_softmax", "logsumexp") for size, elements in ((2, 32), (4, 25))},
-    **{("plain", size): 32 for size in (2, 4)},
+# The same of rows whose heads and tails go by element: whole packs of a lane, by bytes of an element, and lanes at
+# least where each is not to have an edge of its own. H200, November 2026, us, against as many lanes as a row has packs:
+# log_softmax 65536x197 bfloat16 19.4 for 27.4, float32 31.0 for 34.6; 43691x301 20.1 for 25.5, 30.7 for 32.3;
+# logsumexp 65536x197 float32 22.6 for 31.6; sum 16384x197 bfloat16 7.7 for 9.9. Softmax bfloat16, 256 MiB, of 145, 197,
+# 289 and 353 elements 0.69, 0.83, 0.88 and 0.92 of the time, 26000 rows of 145, 185, 290 and 355 0.88, 0.97, 0.91 and
+# 0.99, but of 225 and 466, with four packs, 1.06 and 1.08; float32 of 177 0.89.
+PEELED_LANE_PACKS = {
+    ("softmax", 2): 3,
+    ("softmax", 4): 4,
+    ("log_softmax", 2): 4,
+    ("log_softmax", 4): 7,
+    ("logsumexp", 2): 4,
+    ("logsumexp", 4): 7,
+    ("plain", 2): 4,
+    ("plain", 4): 8,
+}
+# And half of those lanes, as in FULL_LANES. 256 MiB: log_softmax bfloat16 of 545 0.86 of the time, of 641 0.94,
+# logsumexp 0.75 and 0.78, float32 of 225, 289 and 449 0.84, 0.91 and 0.84; sum bfloat16 of 513, 833 and 1281 0.79, 0.79
+# and 0.92, float32 of 545 0.90. 26000 rows: 545 and 641, log_softmax 0.91 and 0.98, logsumexp 0.86 and 0.88, sum 0.96
+# and 1.01.
+PEELED_FULL_LANES = {
+    ("log_softmax", 2): (16, 5, 1),
+    ("logsumexp", 2): (16, 5, 1),
+    ("logsumexp", 4): (8, 9, 1),
+    ("plain", 2): (16, 12, 0),
+    ("plain", 4): (16, 10, 0),
 }
 FEWEST_PEELED_LANES = 8
 # Short rows that no accesses divide come by way of shared memory if they are more than so many for a multiprocessor, up
@@ -147,13 +204,36 @@ TINY_ROW = 5
 LONG_TINY_ROW = 8
 MANY_TINY_ROWS_PER_MULTIPROCESSOR = 15000
 MOST_WARP_SMEM = {
-    "softmax": {2: (96, 192, 320), 4: (176, 160), 8: (128,)},
+    "softmax": {2: (96, 192, 320), 4: (144, 160), 8: (128,)},
     "log_softmax": {2: (96, 128, 320), 4: (144, 128), 8: (128,)},
-    "logsumexp": {2: (144, 128, 320), 4: (144, 128), 8: (128,)},
+    "logsumexp": {2: (128, 128, 320), 4: (128, 128), 8: (128,)},
     "plain": {2: (176, 320, 320), 4: (144, 128), 8: (0,)},
-    "softmax_backward": {2: (128, 128, 0), 4: (64, 64), 8: (64,)},
-    "log_softmax_backward": {2: (128, 128, 0), 4: (64, 64), 8: (64,)},
+    "softmax_backward": {2: (128, 128, 128), 4: (64, 64), 8: (64,)},
+    "log_softmax_backward": {2: (128, 128, 128), 4: (64, 64), 8: (64,)},
 }
+# Rows of whole packs of four 16-bit elements are better off with lanes that read those packs if they are fewer than
+# this for a multiprocessor, and their gradients also where those lanes have most of a power of two. H200, November
+# 2026, bfloat16, times over such lanes': 26000 rows of 28, 36, 52 and 60, softmax and log_softmax 1.04 to 1.07, 60000
+# rows 0.95 to 1.02, 200000 of 36, 68 and 100 0.85, 0.74 and 0.90, 3728270x36 0.73; gradients of 26000 rows of 44 to
+# 124 1.06 to 1.20, of 60000x60 1.14, of 130000 rows of 12, 44, 68, 76 and 92 0.93, 0.95, 0.83, 0.88 and 0.93, but of
+# 60, 100 and 124 1.08, 1.02 and 1.05.
+NARROW_PACKS_ROWS_PER_MULTIPROCESSOR = 450
+FULL_GRADIENT_GROUP = 0.75
+# Of very many rows (VERY_MANY_ROWS_PER_MULTIPROCESSOR) longer ones, where elements are the only packs that they are
+# whole ones of, with what lanes hold then; and rows of whole packs, of which there is an odd number, which lanes of a
+# warp have no even share of. H200, November 2026, 256 MiB, us: softmax bfloat16 of 97 137 for 176, of 41 136 for 163;
+# log_softmax of 41 153 for 202, logsumexp 105 for 147, of 57 102 for 141, float32 of 97 84 for 95; sum bfloat16 of 197
+# 78 for 107, of 113 79 for 86. Whole ones: log_softmax bfloat16 of 24, 40 and 104 0.89, 0.76 and 0.92 of the time,
+# softmax 0.90, 0.91 and 0.99, float32 of 12, 20 and 36 0.89, 0.91 and 0.86; its gradient of 65 float32 0.88.
+MOST_WARP_SMEM_OF_MANY = {
+    ("softmax", 2): 112,
+    ("log_softmax", 2): 100,
+    ("plain", 2): 288,
+    ("softmax_backward", 4): 80,
+}
+MOST_ODD_PACKS = {2: 13, 4: 9}
+WARP_SMEM_HELD_OF_MANY = {("softmax", 2): 64, ("log_softmax", 2): 64, ("logsumexp", 2): 64, ("logsumexp", 4): 64}
+WARP_SMEM_REDUCED_OF_MANY = 160
 # Elements that a lane holds of them, of a gradient of both arrays; bytes that a warp asks for at a time, rows of a lane
 # at a time, and blocks that must be left for a multiprocessor where lanes have several: 3495253x3 float32 45.4 with one
 # row, 33.8 with two, 27.0 with four; 64000x3 5.6 with eight, 4.9 with one.
