@@ -76,7 +76,7 @@ GRADIENT_LAYOUTS = {
     "block, odd rows": ((9, 5001), -1, None, None, "block"),
     "block, a pack a thread": ((9, 3000), -1, None, None, "block"),
     "two blocks": ((150, 12000), -1, None, None, "cluster"),
-    "two blocks of many rows": ((1100, 5000), -1, None, None, "cluster"),
+    "two blocks of many rows": ((1100, 5200), -1, None, None, "cluster"),
     "shared memory": ((150, 16384), -1, None, None, "block_smem"),
     "shared memory, odd rows": ((150, 12001), -1, None, None, "block_smem"),
     "few rows": ((3, 40000), -1, None, None, "cluster"),

@@ -119,10 +119,13 @@ for pack in (1, 2, 4, 8):
             add(("shapes",), f"{pack} {padded}", SUMS[0], Layout(shape), "bfloat16", algorithm, tuning=tuning)
     tuning = Tuning(pack=pack)
     add(("shapes",), f"packs of {pack}", "logsumexp_backward", Layout((3, 900)), "float16", "warp", tuning=tuning)
-for threads in (32, 64, 1024):
+for threads in (32, 64, 96, 320, 1024):  # three and ten warps have no halves
     tuning = Tuning(threads=threads)
     for algorithm in ("block", "block_smem"):
         add(("shapes",), f"{threads} threads", SUMS[0], Layout((3, 512)), algorithm=algorithm, tuning=tuning)
+for op in SUMS:  # more packs of a lane than 32 lanes have
+    for length in (145, 640, 761):
+        add(("shapes",), f"16 lanes, {length}", op, Layout((9, length)), "bfloat16", "warp", tuning=Tuning(lanes=16))
 
 
 def drawn(count):

@@ -87,7 +87,7 @@ for lanes in (1, 2, 4, 8, 16, 32):
         tuning = Tuning(lanes=lanes, rows=rows, pack=4)
         add(("lanes",), f"{name}, odd", "log_softmax", odd, algorithm="warp", tuning=tuning)
 # Several packs of 16 bits a lane, which not all have: all are asked for before the first is widened.
-for lanes, length in ((8, 136), (8, 264), (16, 360), (32, 300)):
+for lanes, length in ((8, 136), (8, 264), (16, 360), (16, 640), (32, 300), (32, 1536)):
     for op in SOFTMAX_FAMILY:
         for dtype, result_dtype in (("float16", None), ("bfloat16", None), ("bfloat16", "float32")):
             name = f"{lanes} lanes, {length} columns of {dtype}"
@@ -140,10 +140,14 @@ for pack in (1, 2, 4, 8):
         add(("packs",), name, "softmax", Layout((9, 256)), "bfloat16", algorithm="warp", tuning=tuning)
         add(("packs",), name, "softmax", Layout((3, 2048)), "bfloat16", algorithm="block", tuning=tuning)
         add(("packs",), name, "sum", Layout((9, 256)), "float16", algorithm="warp", tuning=tuning)
-for threads in (32, 64, 1024):
+for threads in (32, 64, 96, 160, 1024):  # three and five warps have no halves
     tuning = Tuning(threads=threads)
     add(("packs",), f"{threads} threads", "softmax", Layout((3, 1024)), algorithm="block", tuning=tuning)
     add(("packs",), f"{threads} threads", "amax", Layout((3, 1001)), algorithm="block", tuning=tuning)
+for op in SOFTMAX_FAMILY:
+    for algorithm in ("block", "block_smem", "online", "three_pass"):
+        name = f"{op}, three warps, {algorithm}"
+        add(("packs",), name, op, Layout((3, 701)), "float16", algorithm=algorithm, tuning=Tuning(threads=96))
 
 
 for algorithm, op in ROW_CASES:

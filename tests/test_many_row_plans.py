@@ -177,3 +177,36 @@ def test_rows_of_whole_packs_of_four(op, length, fewer, many):
 def test_a_lane_has_more_packs_only_if_lanes_are_left(op, length, dtype, rows, few, enough):
     assert cut(op, (max(rows - 1, VERY_MANY), length), dtype)[2] == few
     assert cut(op, (rows, length), dtype)[2] == enough
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "expected"),
+    [
+        ("softmax_backward", (4000, 1032), "bfloat16", ("block", 160, 1)),
+        ("log_softmax_backward", (4000, 1153), "float16", ("block", 160, 1)),
+        ("softmax_backward", (4000, 2048), "bfloat16", ("block", 128, 2)),
+        ("softmax_backward", (4000, 2049), "bfloat16", ("block", 256, 1)),
+        ("softmax_backward", (4000, 2305), "bfloat16", ("block", 288, 1)),
+        ("softmax_backward", (4000, 3079), "bfloat16", ("block", 384, 1)),
+        ("softmax_backward", (4000, 3081), "bfloat16", ("block", 512, 1)),
+        ("softmax_backward", (4000, 1153), "float32", ("block", 128, 3)),
+        ("softmax_backward", (528, 4104), "bfloat16", ("block", 320, 2)),
+        ("softmax_backward", (527, 4104), "bfloat16", ("block", 544, 1)),
+        ("softmax_backward", (4224, 5001), "bfloat16", ("block", 320, 2)),
+        ("log_softmax_backward", (4224, 5000), "bfloat16", ("block", 320, 2)),
+        ("log_softmax_backward", (4223, 5001), "bfloat16", ("block", 640, 1)),
+        ("log_softmax_backward", (4224, 5001), "bfloat16", ("cluster", 128, 0)),
+        ("softmax_backward", (4000, 5127), "bfloat16", ("block", 320, 2)),
+        ("softmax_backward", (4000, 5129), "bfloat16", ("block", 1024, 1)),
+        ("log_softmax", (2113, 2305), "bfloat16", ("block", 96, 3)),
+        ("log_softmax", (2112, 2305), "bfloat16", ("block", 128, 3)),
+        ("log_softmax", (4000, 5001), "float16", ("block", 160, 4)),
+        ("logsumexp", (4000, 2305), "bfloat16", ("block", 96, 3)),
+        ("logsumexp", (4000, 6144), "bfloat16", ("block", 256, 3)),
+        ("log_softmax", (4000, 2305), "float32", ("block", 128, 5)),
+        ("softmax", (4000, 2305), "bfloat16", ("block", 128, 3)),
+    ],
+)
+def test_blocks_of_whole_warps(op, shape, dtype, expected):
+    """As many warps as there are packs for, where a power of two would have many without."""
+    assert cut(op, shape, dtype) == expected

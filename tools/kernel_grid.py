@@ -183,6 +183,13 @@ def many_row_problems() -> Iterator[tuple]:
                 yield op, dtype, dtype, (1 << 20, length), 1, None, KNOWN
         for length in (65, 66, 79):
             yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
+    for dtype in ("bfloat16", "float16"):  # blocks of as many warps as hold a row
+        for length in (1032, 1153, 1401, 1672, 2305, 2312, 2561, 2824, 3001, 4105, 4200, 4401, 5001):
+            for op in ("softmax_backward", "log_softmax_backward"):
+                yield op, dtype, dtype, (4000, length), 1, None, KNOWN
+        for length in (2305, 2312, 3001, 4105, 5000, 5001, 7001):
+            for op in ("log_softmax", "logsumexp"):
+                yield op, dtype, dtype, (4000, length), 1, None, KNOWN
 
 
 def slab_problems() -> Iterator[tuple]:

@@ -28,7 +28,6 @@ DIRECT, SCALED = "onepass::cuda::Direct", "onepass::cuda::Scaled"
 # Static shared memory of the reductions of a block: two places for 32 warps of 16 bytes.
 BLOCK_SCRATCH = 1024
 LINE_BYTES = 128  # of a cache line
-_OF_ONE_BLOCK = ("block", "block_smem", "block_uncached", "online", "three_pass")  # each row
 # As many times the blocks that are resident at once, then blocks take further rows. OneFlow's number is 32; measured on
 # an H100 against a block for every row of 49152, 8 waves lost 1% to 4%, 32 lost 0.5% (4096 float32) to 1.6% (8192
 # bfloat16).
@@ -409,8 +408,6 @@ def build(
     team: Team | None = None,
 ) -> CudaPlan:
     problem = choice.problem
-    if algorithm in _OF_ONE_BLOCK and threads & (threads - 1):
-        raise choice.refuse(f"a block of {threads} threads has no power of two of warps, which it adds up by halves")
     fields = ", ".join(
         f".{name} = onepass::cuda::Alignment::{value}" if name == "alignment" else f".{name} = {_cpp(value)}"
         for name, value in shape.items()

@@ -302,6 +302,8 @@ def _plan_block(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPl
         threads *= 2
     if tuning.threads is None and _half_as_many_do(choice, packs, pack, threads):
         threads //= 2
+    if tuning.threads is None and roomy and choice.x_size == 2 and choice.registers_per_element == 1:
+        threads = _whole_warps(choice, packs, per_thread, threads)
     if tuning.threads is None:
         threads = max(threads, _fewest_threads(choice, packs))
     per_thread = -(-packs // threads)
@@ -339,6 +341,14 @@ def _half_as_many_do(choice: Choice, packs: int, pack: int, threads: int) -> boo
     most = HELD_BY_HALF_OF.get((problem.op, choice.x_size, threads), most)
     fits = choice.registers_per_element == 1 and ceil_div(packs, threads // 2) * pack <= most
     return fits and threads > WARP_THREADS and problem.rows > few * choice.device.multiprocessors
+
+
+def _whole_warps(choice: Choice, packs: int, per_thread: int, threads: int) -> int:
+    """Threads of a block, or fewer, as many warps as there is something to hold for, no power of two."""
+    if choice.problem.rows <= FEW_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors:
+        return threads
+    fewer = max(64, 32 * ceil_div(packs, 32 * per_thread))
+    return fewer if fewer * ceil_div(packs, fewer) < threads * ceil_div(packs, threads) else threads
 
 
 def _fewest_threads(choice: Choice, packs: int) -> int:

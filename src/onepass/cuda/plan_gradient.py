@@ -12,22 +12,26 @@ from .plan_gradient_strided import plan_gradient_strided
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
 from .plan_warp_smem import many_short_rows, plan_short_rows
-from .rounding import ceil_power, halved_while_full
+from .rounding import ceil_div, ceil_power, halved_while_full
 from .thresholds import (
     ACCESS_BYTES,
+    FEWER_ROWS_PER_MULTIPROCESSOR,
     FORCED_WARP_REGISTERS,
     FULL_GRADIENT_LANES,
     GRADIENT_SEGMENT_PACKS,
     LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR,
     LONE_GRADIENT_THREADS,
     LONE_THREADS,
+    LONG_GRADIENT_WARPS,
     LOOP_THREADS,
+    MOST_GRADIENT_WARPS,
     MOST_PEELED_GRADIENT_PACKS,
     NARROW_LENGTH,
     SHORT_HALVES_LENGTH,
     SHORT_HALVES_THREADS,
     WARP_REGISTERS,
     WARP_THREADS,
+    WARPS_OF_TWO_PACKS,
 )
 
 _ALGORITHMS = (
@@ -163,7 +167,7 @@ def _plan_rows(choice: Choice) -> CudaPlan:
     }
     if choice.algorithm:
         shared: str | None = choice.algorithm
-    elif gradient_cluster_pays(choice, access, packs):
+    elif not _two_packs_each(choice, access, packs) and gradient_cluster_pays(choice, access, packs):
         shared = "cluster"
     elif gradient_claims_pay(choice, access):
         shared = "split"
@@ -265,9 +269,14 @@ def _lanes(choice: Choice, access: dict[str, int | str | bool], packs: int) -> i
     return halved_while_full(most, packs, *FULL_GRADIENT_LANES)
 
 
+def _halves(choice: Choice, access: dict[str, int | str | bool]) -> bool:
+    """Whether rows are of 16 bits that all go by packs, and computed in float32."""
+    wide = bool(access["wide_dy"] and access["wide_saved"])
+    return wide and choice.kept_size == 4 and choice.registers_per_element == 1
+
+
 def _many_halves(choice: Choice, access: dict[str, int | str | bool]) -> bool:
-    """Whether rows are many, and of 16 bits that all go by packs."""
-    return choice.kept_size == 4 and bool(access["wide_dy"] and access["wide_saved"]) and many_short_rows(choice)
+    return _halves(choice, access) and many_short_rows(choice)
 
 
 def _long_for_lanes(choice: Choice, access: dict[str, int | str | bool], packs: int) -> bool:
@@ -287,6 +296,8 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
         per_thread = 1
     while tuning.threads is None and threads < 1024 and packs > threads * per_thread:
         threads *= 2
+    if tuning.threads is None:
+        threads = _whole_warps(choice, access, packs, threads)
     if tuning.threads is None and _few_logarithms(choice):
         threads = max(threads, min(LONE_GRADIENT_THREADS, ceil_power(packs)))
     per_thread = -(-packs // threads)
@@ -314,6 +325,25 @@ def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int)
         reads=1,
         waves=ONCE,
     )
+
+
+def _whole_warps(choice: Choice, access: dict[str, int | str | bool], packs: int, threads: int) -> int:
+    """Threads of a block, or fewer, as many warps as there are packs for, no power of two."""
+    if not _halves(choice, access):
+        return threads
+    if _two_packs_each(choice, access, packs):
+        return WARPS_OF_TWO_PACKS * 32
+    warps = ceil_div(packs, 32)
+    alone = warps <= MOST_GRADIENT_WARPS or LONG_GRADIENT_WARPS[0] < warps <= LONG_GRADIENT_WARPS[1]
+    return 32 * warps if alone and packs <= threads else threads
+
+
+def _two_packs_each(choice: Choice, access: dict[str, int | str | bool], packs: int) -> bool:
+    """Whether a block of WARPS_OF_TWO_PACKS has a row of 16 bits, rather than one of more threads or a cluster."""
+    several = choice.problem.rows >= FEWER_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    fits = LONG_GRADIENT_WARPS[0] * 32 < packs <= LONG_GRADIENT_WARPS[1] * 32
+    fast = access["alignment"] == "whole" or choice.problem.op == "softmax_backward"
+    return _halves(choice, access) and several and fits and fast
 
 
 def _few_logarithms(choice: Choice) -> bool:

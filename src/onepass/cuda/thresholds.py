@@ -28,6 +28,10 @@ WIDE_WARP_REGISTERS = {
     ("logsumexp", 2): 48,
     ("logsumexp", 4): 44,
 }
+# Of more rows than FEW_ROWS_PER_MULTIPROCESSOR logsumexp and log_softmax of 16 bits have no more warps than hold a
+# row with MOST_BLOCK_REGISTERS. H200, November 2026, bfloat16, times over a power of two: 4000, 16000 and 58000 rows of
+# 2305, log_softmax 0.89, 0.86 and 0.87, logsumexp 0.93, 0.82 and 0.77; 4000 and 16000 of 5001, log_softmax 0.91 and
+# 0.87, of 7001 0.98 and 0.97.
 # Elements of a thread where half as many threads have a row, of more rows than so many for a multiprocessor, by
 # operation and bytes of one: of the larger block a thread in two or three would have the last pack. H200, November
 # 2026, us: softmax bfloat16 8000x2056 24.3 to 21.1, 8000x4104 44.9 to 36.8, 1400x5000 12.8 to 12.0, 30000x5001 204 to
@@ -63,6 +67,16 @@ FORCED_WARP_REGISTERS = 64
 # time, but 8000x1032 1.02 to 1.05.
 GRADIENT_BLOCK_REGISTERS = 32
 GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_100
+# Of 16 bits a thread has one pack of each where a power of two of threads would have some to spare: as many warps as
+# those are, up to so many, and where they are more than the first and no more than the second number; or half of those
+# with two packs each, of softmax and of whole packs, of more rows than FEWER_ROWS_PER_MULTIPROCESSOR. H200, November
+# 2026, bfloat16, softmax, log_softmax, 256 MiB, times over a power of two's: x 1153 0.87, 0.88, x 1409 0.93, 0.93, x
+# 2305 0.86, 0.87, x 3001 0.93, 0.93, but x 3585 1.01, 1.02; 1000 rows of 1032 to 3001 0.89 to 1.05, 400 0.92 to 1.04;
+# 4000x4105 0.74 with two, 0.83 with one, x 5001 0.81, 0.86; over clusters of two blocks, x 4105 and 5001 0.81 and 0.86
+# with two, 0.97 and 0.99 with one, whole x 4200 and 5120 0.93 to 1.00 with two.
+MOST_GRADIENT_WARPS = 12
+LONG_GRADIENT_WARPS = (16, 20)
+WARPS_OF_TWO_PACKS = 10
 # Of 16 bits and many rows (WARP_SMEM_ROWS_PER_MULTIPROCESSOR) 16 lanes of a warp for a row of up to so many packs of
 # each, where it has no whole packs, and else where they have less left over, up to six packs of a lane: the fewest
 # lanes, the most packs, and by how many packs there must be less room. H200, November 2026, bfloat16, softmax, 256 MiB

@@ -118,7 +118,7 @@ template <int kThreads>
 class BlockReduce {
    public:
     static constexpr int kWarps = kThreads / kWarpLanes;
-    static_assert(kThreads % kWarpLanes == 0 && kWarps <= kWarpLanes && (kWarps & (kWarps - 1)) == 0);
+    static_assert(kThreads % kWarpLanes == 0 && kWarps <= kWarpLanes);
 
     struct alignas(16) Slot {
         unsigned words[4];
@@ -133,18 +133,19 @@ class BlockReduce {
     __device__ __forceinline__ T operator()(T value, Combine combine) {
         if constexpr (kSame<Combine, Max> && kSame<T, float>) {
             const auto largest = [](int place) { return ptx::max_of_warp(place); };
-            return from_order(in_two_levels(in_order(value), largest, largest));
+            return from_order(
+                in_two_levels(in_order(value), largest, largest, [](int a, int b) { return a > b ? a : b; }));
         } else {
             return in_two_levels(
                 value, [=](T x) { return all_reduce_lanes<kWarpLanes>(x, combine); },
-                [=](T x) { return all_reduce_lanes<kWarps>(x, combine); });
+                [=](auto x) { return all_reduce_lanes<kWarps>(x, combine); }, combine);
         }
     }
 
    private:
     // over_lanes: of a warp's values; over_warps: of the warps' totals, of which lane i has that of warp i % kWarps.
-    template <class T, class OverLanes, class OverWarps>
-    __device__ __forceinline__ T in_two_levels(T value, OverLanes over_lanes, OverWarps over_warps) {
+    template <class T, class OverLanes, class OverWarps, class Combine>
+    __device__ __forceinline__ T in_two_levels(T value, OverLanes over_lanes, OverWarps over_warps, Combine combine) {
         static_assert(sizeof(T) <= sizeof(Slot) && alignof(T) <= alignof(Slot));
         value = over_lanes(value);
         if constexpr (kWarps == 1) return value;
@@ -153,7 +154,15 @@ class BlockReduce {
         const int lane = threadIdx.x % kWarpLanes;
         if (lane == 0) *reinterpret_cast<T*>(slot + threadIdx.x / kWarpLanes) = value;
         __syncthreads();
-        return over_warps(*reinterpret_cast<const T*>(slot + lane % kWarps));
+        const auto total_of = [slot](int warp) { return *reinterpret_cast<const T*>(slot + warp); };
+        if constexpr ((kWarps & (kWarps - 1)) == 0) {
+            return over_warps(total_of(lane % kWarps));
+        } else {  // no halves of them: every thread goes through all
+            T total = total_of(0);
+#pragma unroll
+            for (int w = 1; w < kWarps; ++w) total = combine(total, total_of(w));
+            return total;
+        }
     }
 
     Scratch& scratch_;
