@@ -138,7 +138,7 @@ FULL_LANES = {
 # where rooms are equal. H200, November 2026, 256 MiB, times over FULL_LANES' alone: logsumexp bfloat16 x 24, 40 and 200
 # 0.68, 0.54 and 0.88, float32 x 12, 20, 72 and 144 0.45, 0.56, 0.77 and 0.75, but x 56 1.03; sum bfloat16 x 200, 400
 # and 520 0.82, 0.77 and 0.87, float32 x 12, 36 and 260 0.67, 0.78 and 0.94; log_softmax bfloat16 x 48, 200 and 400
-# 0.89, 0.91 and 0.89, float32 x 12 0.77; softmax float32 x 36 and 72 0.87. The worst of 190: logsumexp bfloat16 x 832
+# 0.89, 0.91 and 0.89, float32 x 12 0.77; softmax float32 x 36 and 72 0.87. The worst: logsumexp bfloat16 x 832
 # 1.08. 200000 rows: logsumexp float32 x 140, 200 and 448 0.81, 0.89 and 0.88, but where fewer lanes are left for a
 # multiprocessor than this, five packs each and more lose: float32 x 36 and 56 1.11 and 1.17, sum bfloat16 x 80 1.11.
 VERY_MANY_ROWS_PER_MULTIPROCESSOR = 1500
