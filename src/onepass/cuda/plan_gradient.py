@@ -31,7 +31,6 @@ from .thresholds import (
     SHORT_HALVES_THREADS,
     WARP_REGISTERS,
     WARP_THREADS,
-    WARPS_OF_TWO_PACKS,
 )
 
 _ALGORITHMS = (
@@ -332,14 +331,14 @@ def _whole_warps(choice: Choice, access: dict[str, int | str | bool], packs: int
     if not _halves(choice, access):
         return threads
     if _two_packs_each(choice, access, packs):
-        return WARPS_OF_TWO_PACKS * 32
+        return LONG_GRADIENT_WARPS[1] // 2 * 32
     warps = ceil_div(packs, 32)
     alone = warps <= MOST_GRADIENT_WARPS or LONG_GRADIENT_WARPS[0] < warps <= LONG_GRADIENT_WARPS[1]
     return 32 * warps if alone and packs <= threads else threads
 
 
 def _two_packs_each(choice: Choice, access: dict[str, int | str | bool], packs: int) -> bool:
-    """Whether a block of WARPS_OF_TWO_PACKS has a row of 16 bits, rather than one of more threads or a cluster."""
+    """Whether a block whose threads have two packs each has a row of 16 bits, rather than a larger one or a cluster."""
     several = choice.problem.rows >= FEWER_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
     fits = LONG_GRADIENT_WARPS[0] * 32 < packs <= LONG_GRADIENT_WARPS[1] * 32
     fast = access["alignment"] == "whole" or choice.problem.op == "softmax_backward"

@@ -68,7 +68,7 @@ FORCED_WARP_REGISTERS = 64
 GRADIENT_BLOCK_REGISTERS = 32
 GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_100
 # Of 16 bits a thread has one pack of each where a power of two of threads would have some to spare: as many warps as
-# those are, up to so many, and where they are more than the first and no more than the second number; or half of those
+# those are, up to so many, and where they are more than the first and no more than the second number; or half of that
 # with two packs each, of softmax and of whole packs, of more rows than FEWER_ROWS_PER_MULTIPROCESSOR. H200, November
 # 2026, bfloat16, softmax, log_softmax, 256 MiB, times over a power of two's: x 1153 0.87, 0.88, x 1409 0.93, 0.93, x
 # 2305 0.86, 0.87, x 3001 0.93, 0.93, but x 3585 1.01, 1.02; 1000 rows of 1032 to 3001 0.89 to 1.05, 400 0.92 to 1.04;
@@ -76,7 +76,6 @@ GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_10
 # with two, 0.97 and 0.99 with one, whole x 4200 and 5120 0.93 to 1.00 with two.
 MOST_GRADIENT_WARPS = 12
 LONG_GRADIENT_WARPS = (16, 20)
-WARPS_OF_TWO_PACKS = 10
 # Of 16 bits and many rows (WARP_SMEM_ROWS_PER_MULTIPROCESSOR) 16 lanes of a warp for a row of up to so many packs of
 # each, where it has no whole packs, and else where they have less left over, up to six packs of a lane: the fewest
 # lanes, the most packs, and by how many packs there must be less room. H200, November 2026, bfloat16, softmax, 256 MiB

@@ -143,7 +143,8 @@ class BlockReduce {
     }
 
    private:
-    // over_lanes: of a warp's values; over_warps: of the warps' totals, of which lane i has that of warp i % kWarps.
+    // over_lanes: of a warp's values; over_warps: of the warps' totals, of which lane i has that of warp i % kWarps;
+    // combine: of two totals, where those have no halves.
     template <class T, class OverLanes, class OverWarps, class Combine>
     __device__ __forceinline__ T in_two_levels(T value, OverLanes over_lanes, OverWarps over_warps, Combine combine) {
         static_assert(sizeof(T) <= sizeof(Slot) && alignof(T) <= alignof(Slot));
