@@ -65,9 +65,8 @@ def included(header: str) -> tuple[str, ...]:
 
 
 def code_of(text: str) -> str:
-    """Source text without comments and empty lines, of which nothing is compiled."""
-    lines = (re.sub(r"\s*//.*", "", line) for line in text.splitlines())
-    return "\n".join(line for line in lines if line.strip())
+    """Source text without comments and white space, of which nothing is compiled."""
+    return "".join(re.sub(r"//.*", "", text).split())
 
 
 @functools.cache
