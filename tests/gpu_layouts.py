@@ -22,7 +22,7 @@ LAYOUTS = {
     "warp": ((70, 384), -1, None, ("warp", "warp")),
     "a block for each of few short rows": ((70, 512), -1, None, ("block", "warp")),
     "warp, odd rows": ((70, 333), -1, None, ("warp", "warp")),
-    "many short odd rows": ((30000, 33), -1, None, ("warp_smem", "warp_smem")),
+    "many short odd rows": ((60000, 21), -1, None, ("warp_smem", "warp_smem")),
     "many short rows of whole packs": ((30000, 32), -1, None, ("warp", "warp")),
     "block": ((40, 8192), -1, None, ("block", "block")),
     "block, odd rows": ((140, 7001), -1, None, ("block", "block")),
@@ -67,7 +67,7 @@ def is_expected(name, op, dtype, algorithm):
 GRADIENT_LAYOUTS = {
     "warp": ((70, 512), -1, None, None, "warp"),
     "warp, odd rows": ((70, 333), -1, None, None, "warp"),
-    "many short odd rows": ((30000, 33), -1, None, None, "warp_smem"),
+    "many short odd rows": ((60000, 21), -1, None, None, "warp_smem"),
     "few neighbours": ((2000, 300, 3), 1, None, None, "strided"),
     "many times few neighbours": ((9000, 48, 3), 1, None, None, "warp_smem"),
     "many times some neighbours": ((2000, 48, 13), 1, None, None, "warp_smem"),
@@ -178,12 +178,16 @@ GRADIENT_TEAMS = {
 }
 
 
-def along(dim, op, shape, dtype, addresses=(0,) * 4, device="h200", **options):
-    """The plan of contiguous arrays, with what else a gradient reads."""
+def problem_along(dim, op, shape, dtype):
+    """Of contiguous arrays, with what else a gradient reads."""
     dims = normalize_dims(op, dim, shape)
     second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
-    problem = make_problem(op, dtype, shape, dims, second=second, third=third)
-    return make_cuda_plan(problem, by_name(device), addresses=addresses, **options)
+    return make_problem(op, dtype, shape, dims, second=second, third=third)
+
+
+def along(dim, op, shape, dtype, addresses=(0,) * 4, device="h200", **options):
+    """The plan of that."""
+    return make_cuda_plan(problem_along(dim, op, shape, dtype), by_name(device), addresses=addresses, **options)
 
 
 along_dim_1 = partial(along, 1)

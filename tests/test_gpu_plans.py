@@ -16,13 +16,10 @@ from gpu_layouts import (
     of_a_team,
 )
 from helpers import DTYPES, REDUCTIONS, SOFTMAX_FAMILY
-from hypothesis import given
-from hypothesis import strategies as st
 
 from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import Tuning, make_cuda_plan
-from onepass.cuda.rounding import halved_while_full
 from onepass.problem import make_problem, normalize_dims
 
 
@@ -83,65 +80,6 @@ def _segment(across, threads, pack):
 
 # (operation, shape, dim, dtype) -> algorithm, and what its shape must say: the reason.
 CUTS = [
-    ("log_softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 8}, "odd rows, many: a lane has two edges"),
-    ("log_softmax", (65536, 197), -1, "float32", "warp", {"lanes": 8}, "the same, 25 elements a lane"),
-    ("log_softmax", (1000, 197), -1, "bfloat16", "warp", {"lanes": 32}, "few: more lanes are done sooner"),
-    ("softmax", (65536, 197), -1, "bfloat16", "warp", {"lanes": 8}, "softmax of 16 bits, too"),
-    ("sum", (65536, 301), -1, "bfloat16", "warp", {"lanes": 16}, "a sum's lanes have an edge each"),
-    ("sum", (104857, 125), -1, "bfloat16", "warp_smem", {"lanes": 2}, "nothing is held: lanes take more"),
-    ("logsumexp", (104857, 125), -1, "bfloat16", "warp_smem", {"lanes": 4}, "exponentials are"),
-    ("log_softmax", (521582, 2), -1, "bfloat16", "warp", {"lanes": 1, "pack": 2}, "tiny rows: a lane each"),
-    ("sum", (50000, 5), -1, "float32", "warp", {"lanes": 1}, "the same, read once"),
-    ("log_softmax", (1200000, 2), -1, "bfloat16", "warp", {"lanes": 1}, "a million of them"),
-    ("log_softmax", (2400000, 2), -1, "bfloat16", "warp_smem", {"lanes": 1}, "very many of them"),
-    ("softmax", (50000, 3), -1, "float64", "warp_smem", {"lanes": 1}, "doubles"),
-    ("softmax", (11000, 45), -1, "float32", "warp_smem", {"lanes": 8}, "not so many rows: more lanes each"),
-    ("softmax", (11000, 33), -1, "float32", "warp", {"lanes": 8}, "of so few elements by a warp"),
-    ("softmax", (15900, 33), -1, "float32", "warp_smem", {"lanes": 8}, "of more rows not"),
-    ("softmax", (11000, 26), -1, "float32", "warp_smem", {"lanes": 4}, "nor where a lane has a pack"),
-    ("softmax", (24000, 9), -1, "float32", "warp_smem", {"lanes": 4}, "as many as are busy, and have two elements"),
-    ("softmax", (14000, 117), -1, "float64", "warp", {"lanes": 32}, "doubles, not so many"),
-    ("softmax", (10000, 33), -1, "float32", "warp", {"lanes": 8}, "fewer: by a warp, several packs a lane"),
-    ("log_softmax", (10000, 77), -1, "bfloat16", "warp", {"lanes": 16}, "no more than five"),
-    ("log_softmax", (5000, 100), -1, "float32", "warp", {"lanes": 8}, "packs of four"),
-    ("softmax", (5000, 100), -1, "float32", "warp", {"lanes": 16}, "softmax: eight elements"),
-    ("log_softmax", (5000, 64), -1, "float32", "warp", {"lanes": 16}, "a pack for each lane"),
-    ("log_softmax", (3900, 77), -1, "float32", "warp", {"lanes": 32}, "fewer rows yet"),
-    ("log_softmax", (10000, 77), -1, "float64", "warp", {"lanes": 32}, "doubles"),
-    ("log_softmax", (10000, 160), -1, "float32", "warp", {"lanes": 16}, "longer rows are many sooner"),
-    ("log_softmax", (9800, 160), -1, "float32", "warp", {"lanes": 32}, "but not of fewer"),
-    ("log_softmax", (10000, 160), -1, "float64", "warp", {"lanes": 32}, "nor doubles"),
-    ("log_softmax", (40000, 168), -1, "bfloat16", "warp", {"lanes": 8, "packs": 3}, "half of 16, less left over"),
-    ("log_softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 4, "packs": 5}, "half again"),
-    ("log_softmax", (40000, 40), -1, "bfloat16", "warp", {"lanes": 4, "packs": 2}, "four at least"),
-    ("logsumexp", (40000, 88), -1, "bfloat16", "warp", {"lanes": 4, "packs": 3}, "the same, nothing written"),
-    ("logsumexp", (40000, 40), -1, "bfloat16", "warp", {"lanes": 4, "packs": 2}, "nor two of it"),
-    ("log_softmax", (40000, 264), -1, "float16", "warp", {"lanes": 8, "packs": 5}, "a quarter of 32"),
-    ("log_softmax", (40000, 360), -1, "bfloat16", "warp", {"lanes": 16, "packs": 3}, "8 would have six packs"),
-    ("log_softmax", (40000, 520), -1, "bfloat16", "warp", {"lanes": 16, "packs": 5}, "five at most"),
-    ("log_softmax", (40000, 664), -1, "bfloat16", "warp", {"lanes": 32, "packs": 3}, "not six"),
-    ("log_softmax", (40000, 456), -1, "bfloat16", "warp", {"lanes": 32, "packs": 2}, "as much left over"),
-    ("logsumexp", (40000, 456), -1, "bfloat16", "warp", {"lanes": 16, "packs": 4}, "as much, but nothing written"),
-    ("logsumexp", (40000, 200), -1, "bfloat16", "warp", {"lanes": 8, "packs": 4}, "the same of 16"),
-    ("log_softmax", (40000, 264), -1, "float32", "warp", {"lanes": 16, "packs": 5}, "float32"),
-    ("log_softmax", (40000, 136), -1, "float32", "warp", {"lanes": 16, "packs": 3}, "of that 16 at least"),
-    ("log_softmax", (9000, 264), -1, "bfloat16", "warp", {"lanes": 32, "packs": 2}, "not many rows: all 32"),
-    ("softmax", (40000, 136), -1, "bfloat16", "warp", {"lanes": 8, "packs": 3}, "softmax"),
-    ("softmax", (40000, 80), -1, "bfloat16", "warp", {"lanes": 4, "packs": 3}, "softmax, three packs at most"),
-    ("softmax", (40000, 32), -1, "bfloat16", "warp", {"lanes": 2, "packs": 2}, "softmax, as much left over"),
-    ("softmax", (20000, 84), -1, "bfloat16", "warp", {"lanes": 16, "packs": 2}, "narrower packs: not measured"),
-    ("softmax", (40000, 132), -1, "float32", "warp", {"lanes": 16, "packs": 3}, "softmax of float32"),
-    ("softmax", (40000, 260), -1, "float32", "warp", {"lanes": 32, "packs": 3}, "softmax of float32, 20 elements"),
-    ("sum", (40000, 136), -1, "bfloat16", "warp", {"lanes": 8}, "a sum, less left over"),
-    ("sum", (40000, 216), -1, "bfloat16", "warp", {"lanes": 16}, "a sum, not four packs"),
-    ("sum", (40000, 80), -1, "bfloat16", "warp", {"lanes": 4}, "a sum, a quarter of 16"),
-    ("amax", (40000, 296), -1, "float16", "warp", {"lanes": 16}, "an extreme, three packs at most"),
-    ("sum", (40000, 136), -1, "float32", "warp", {"lanes": 16}, "a sum of float32"),
-    ("sum", (40000, 52), -1, "float32", "warp", {"lanes": 8}, "eight elements of a lane, not sixteen"),
-    ("mean", (40000, 240), -1, "float32", "warp", {"lanes": 32}, "a mean too"),
-    ("sum", (40000, 96), -1, "float32", "warp", {"lanes": 8}, "three packs, none left over"),
-    ("softmax", (14000, 7), -1, "float32", "warp", {"lanes": 8}, "short ones, not so many"),
-    ("softmax", (14000, 131), -1, "float32", "warp", {"lanes": 32}, "longer ones, not so many"),
     ("sum", (65536, 64), 0, "bfloat16", "strided_split", {"pack": 2, "across": 16}, "two tiles of tall columns"),
     ("amax", (200000, 8), 0, "float32", "strided_split", {"pack": 2, "across": 2}, "the same of eight columns"),
     ("sum", (32, 1000, 3), 1, "float32", "strided", {"across": 1, "threads": 64}, "few columns: a block each"),
@@ -366,21 +304,6 @@ def test_how_a_problem_is_cut(op, shape, dim, dtype, algorithm, cut, why):
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "lanes"),
-    [
-        ((40000, 136), "bfloat16", 16),
-        ((40000, 264), "bfloat16", 32),
-        ((40000, 68), "float32", 16),
-        ((40000, 137), "float32", 32),
-        ((40000, 68), "float64", 32),
-    ],
-)
-def test_lanes_of_a_gradient_that_needs_no_sum(shape, dtype, lanes):
-    """Half of 32 where each would have two packs, or one and some lanes none; not of edges, nor doubles."""
-    assert dict(along_dim_1("logsumexp_backward", shape, dtype).shape)["lanes"] == lanes
-
-
-@pytest.mark.parametrize(
     ("op", "shape", "dtype", "threads"),
     [
         ("log_softmax_backward", (264, 1100), "float32", 512),
@@ -396,40 +319,12 @@ def test_a_pack_a_thread_of_few_rows_with_exponentials(op, shape, dtype, threads
     assert (plan.algorithm, plan.threads) == ("block", threads)
 
 
-@given(
-    st.sampled_from((1, 2, 4, 8, 16, 32)),
-    st.integers(1, 300),
-    st.sampled_from((1, 4, 8, 16)),
-    st.integers(0, 8),
-    st.integers(0, 2),
-)
-def test_halves_of_parts(parts, units, fewest, most, gain):
-    left = halved_while_full(parts, units, fewest, most, gain)
-    assert parts % left == 0
-    steps = (parts // left).bit_length() - 1
-    each = -(-units // left)
-    if steps:
-        assert left >= fewest and each <= most
-        assert left * each + steps * gain <= parts * -(-units // parts)
-    if left >= 2 * fewest:  # and one more would not have done
-        half = -(-units // (left // 2))
-        assert half > most or left // 2 * half + gain > left * each
-
-
 @pytest.mark.parametrize("tuning", [Tuning(lanes=8), Tuning(threads=64), Tuning(threads=256)], ids=str)
 def test_what_tuning_holds_fixed_of_few_reduced_rows(tuning):
     plan = make_cuda_plan(make_problem("sum", "float32", (64, 1000), (1,)), by_name("h200"), tuning=tuning)
     held = dict(plan.shape)
     assert (plan.algorithm, held["lanes"]) == ("warp", tuning.lanes or 32)
     assert plan.threads == (tuning.threads or 128)
-
-
-def test_doubles_have_a_lane_for_each_pack_as_before():
-    """Whatever their input is: nothing was measured of what takes two registers an element."""
-    for op, length, dtype, lanes in (("log_softmax", 264, "float32", 32), ("log_softmax", 168, "bfloat16", 16)):
-        for result, expected in ((dtype, lanes // 2), ("float64", lanes)):
-            problem = make_problem(op, dtype, (40000, length), (1,), result_dtype=result)
-            assert dict(make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).shape)["lanes"] == expected
 
 
 def test_logarithms_of_sums_elsewhere():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -150,7 +151,7 @@ def uneven_row_problems() -> Iterator[tuple]:
 
 
 def short_row_problems() -> Iterator[tuple]:
-    """Many short rows."""
+    """Rows that lanes of a warp share, of every number of packs."""
     for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
         for dtype in ("float32", "bfloat16", "float64"):
             for length in (3, 33, 77, 100, 150, 300):
@@ -158,15 +159,6 @@ def short_row_problems() -> Iterator[tuple]:
             yield op, dtype, dtype, (1 << 20, 33), 1, None, UNKNOWN
         for dtype, result in (("bfloat16", "float32"), ("float32", "float16"), ("float16", "float64")):
             yield op, dtype, result, (1 << 20, 40), 1, "warp_smem", UNKNOWN
-        # Whole packs: as few lanes as hold them with little left over.
-        for length in (32, 40, 72, 96, 136, 168, 264, 456):
-            yield op, "bfloat16", "bfloat16", (1 << 20, length), 1, None, KNOWN
-        for length in (52, 112, 136, 240):
-            yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
-
-
-def many_row_problems() -> Iterator[tuple]:
-    """Rows that are so many that lanes have as much of one as leaves the fewest with nothing: every number of packs."""
     for op in ("softmax", "log_softmax", "logsumexp", "sum", "amax"):
         for dtype in ("bfloat16", "float16"):
             for length in (16, 24, 40, 56, 72, 88, 104, 112, 200, 240, 400, 448, 520, 704, 896, 1032, 1280, 1288, 1536):
@@ -181,8 +173,17 @@ def many_row_problems() -> Iterator[tuple]:
         for dtype in ("bfloat16", "float16"):
             for length in (12, 36, 44, 68, 92, 145, 257, 289, 385, 513, 545, 641, 769, 264, 320, 520, 640, 704, 768):
                 yield op, dtype, dtype, (1 << 20, length), 1, None, KNOWN
-        for length in (65, 66, 79):
+        for length in (10, 14, 20, 48, 65, 66, 79, 100, 130, 200, 260, 300, 400):
             yield op, "float32", "float32", (1 << 20, length), 1, None, KNOWN
+    for op in ("softmax", "log_softmax", "logsumexp", "sum", "softmax_backward", "log_softmax_backward"):
+        for rows, length in itertools.product((20000, 1 << 20), (5, 12, 22, 41, 64, 129, 197, 250)):
+            yield op, "float64", "float64", (rows, length), 1, None, KNOWN
+        for dtype in ("float32", "bfloat16"):
+            for rows, length in itertools.product((4000, 20000), (9, 24, 45, 72, 103, 160, 197, 276)):
+                yield op, dtype, dtype, (rows, length), 1, None, KNOWN
+    for dtype in ("float32", "bfloat16", "float64"):
+        for length in (3, 7, 11, 14, 18, 20, 40, 66, 96, 136, 197, 300, 500):
+            yield "logsumexp_backward", dtype, dtype, (1 << 20, length), 1, None, KNOWN
     for dtype in ("bfloat16", "float16"):  # blocks of as many warps as hold a row
         for length in (1032, 1153, 1401, 1672, 2305, 2312, 2561, 2824, 3001, 4105, 4200, 4401, 5001):
             for op in ("softmax_backward", "log_softmax_backward"):
@@ -469,7 +470,6 @@ PARTS = (
     uneven_row_problems,
     other_operations,
     short_row_problems,
-    many_row_problems,
     slab_problems,
     column_problems,
     few_reduced_problems,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, alignment_of, build, edge_packs
-from .lanes import lanes_of_row
+from .lane_cost import Way
+from .lanes import direct_ways, lanes_of_row, many_for_lanes, quickest
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_reduction import plan_reduction
@@ -32,13 +35,14 @@ from .thresholds import (
     MOST_HELD_HALVES,
     MOST_HELD_LOGSUMEXP,
     MOST_HELD_LOGSUMEXP_OF_FEW,
+    MOST_NARROW_PACKS,
     MOST_ONLINE_AT_ONCE,
-    NARROW_HALVES,
     NARROW_LENGTH,
     ONLINE_PACKS,
     ONLINE_THREADS,
     ONLINE_THREADS_PER_MULTIPROCESSOR,
     SEED_THREADS,
+    SHORTEST_WITH_EDGES,
     WARP_REGISTERS,
     WARP_THREADS,
     WIDE_WARP_REGISTERS,
@@ -113,7 +117,7 @@ def make_cuda_plan(
         return plan_strided(choice)
     if algorithm in ("strided", "strided_split"):
         return plan_strided(choice)
-    short = plan_short_rows(choice, _whole_pack)
+    short = plan_short_rows(choice, _whole_pack, _direct_ways(choice))
     if short is not None:
         return short
     pack, alignment = _row_pack(choice)
@@ -139,12 +143,6 @@ def _alignment(choice: Choice, pack: int) -> str:
     return alignment_of(choice, pack, choice.problem.length, choice.problem.outer)
 
 
-def _edges_pay(choice: Choice) -> bool:
-    """Whether short rows are better read by wide packs, and by element at both ends."""
-    halves = choice.elementwise and choice.x_size == 2 and _whole_pack(choice) == 1
-    return halves and choice.problem.length > NARROW_HALVES and many_short_rows(choice)
-
-
 def _whole_pack(choice: Choice) -> int:
     """The most elements per access that every row is a whole number of."""
     pack = choice.tuning.pack or choice.access_pack
@@ -161,7 +159,7 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
     alignment = _alignment(choice, pack)
     if alignment == "whole":
         choice.why.append(f"rows of {choice.problem.length} are whole packs of {pack}: every access is full width")
-    elif choice.problem.length <= NARROW_LENGTH and not _edges_pay(choice):
+    elif _narrow_packs_pay(choice, pack, alignment):
         pack, alignment = _whole_pack(choice), "whole"
         choice.why.append(f"short rows off the boundaries of wider packs: packs of {pack}")
     elif alignment == "peeled":
@@ -169,6 +167,28 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
     else:
         choice.why.append("input and result may lie differently to pack boundaries: only the result goes by packs")
     return pack, alignment
+
+
+def _narrow_packs_pay(choice: Choice, pack: int, alignment: str) -> bool:
+    """Whether rows off the boundaries of packs are better read by narrower ones that they are whole ones of."""
+    length, narrow = choice.problem.length, _whole_pack(choice)
+    if not many_for_lanes(choice):
+        return length <= NARROW_LENGTH
+    if length < SHORTEST_WITH_EDGES:
+        return True
+    if length // narrow > MOST_NARROW_PACKS:
+        return False
+    wide = direct_ways(choice, pack, alignment)
+    return quickest(choice, direct_ways(choice, narrow, "whole")) <= quickest(choice, wide)
+
+
+def _direct_ways(choice: Choice) -> Iterator[Way]:
+    """All ways for lanes to share rows that come to registers as they lie."""
+    pack, narrow = choice.tuning.pack or choice.access_pack, _whole_pack(choice)
+    if narrow < pack:
+        yield from direct_ways(choice, narrow, "whole")
+    if narrow == pack or choice.problem.length >= SHORTEST_WITH_EDGES:
+        yield from direct_ways(choice, pack, _alignment(choice, pack))
 
 
 # ---- softmax, log_softmax, logsumexp of rows that lie side by side ----
@@ -256,7 +276,7 @@ def _rows_in_shared_memory(choice: Choice, smem_bytes: int) -> int:
 def _plan_warp(choice: Choice, pack: int, alignment: str, packs: int) -> CudaPlan:
     tuning = choice.tuning
     threads = tuning.threads or WARP_THREADS
-    lanes = tuning.lanes or lanes_of_row(choice, packs, pack, alignment)
+    lanes = tuning.lanes or lanes_of_row(choice, pack, alignment)
     per_lane = -(-packs // lanes)
     rows = tuning.rows or 1
     exact = alignment == "whole" and per_lane * lanes * pack == choice.problem.length

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..problem import Axis
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build, edge_packs
-from .lanes import full_lanes
+from .lane_cost import Way
+from .lanes import direct_ways, lanes_of_row, many_for_lanes, quickest
 from .plan_gradient_claimed import gradient_claims_pay
 from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
@@ -12,23 +15,24 @@ from .plan_gradient_strided import plan_gradient_strided
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
 from .plan_warp_smem import many_short_rows, plan_short_rows
-from .rounding import ceil_div, ceil_power, halved_while_full
+from .rounding import ceil_div, ceil_power
 from .thresholds import (
     ACCESS_BYTES,
     FEWER_ROWS_PER_MULTIPROCESSOR,
     FORCED_WARP_REGISTERS,
-    FULL_GRADIENT_LANES,
     GRADIENT_SEGMENT_PACKS,
     LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR,
     LONE_GRADIENT_THREADS,
     LONE_THREADS,
     LONG_GRADIENT_WARPS,
     LOOP_THREADS,
+    MOST_GRADIENT_PACKS_OF_LANES,
     MOST_GRADIENT_WARPS,
-    MOST_PEELED_GRADIENT_PACKS,
+    MOST_NARROW_PACKS,
     NARROW_LENGTH,
     SHORT_HALVES_LENGTH,
     SHORT_HALVES_THREADS,
+    SHORTEST_WITH_EDGES,
     WARP_REGISTERS,
     WARP_THREADS,
 )
@@ -61,7 +65,7 @@ def plan_gradient(choice: Choice) -> CudaPlan:
     if not together or algorithm in _BY_TILES:
         return plan_gradient_strided(choice)
     if problem.op != "logsumexp_backward":
-        return plan_short_rows(choice, _whole_pack) or _plan_rows(choice)
+        return plan_short_rows(choice, _whole_pack, _direct_ways(choice)) or _plan_rows(choice)
     if algorithm not in (None, "warp"):
         raise choice.refuse("no row is needed twice: `warp` or `strided`")
     return _plan_segments(choice)
@@ -112,43 +116,75 @@ def _access(choice: Choice, pack: int) -> tuple[str, bool, bool]:
     return "whole" if whole else "peeled", agrees(2), agrees(0)
 
 
+def _all_by_packs(choice: Choice) -> tuple[str, bool, bool]:
+    """What _access says where no row has edges, and none of the arrays that are rows goes by element."""
+    along = choice.problem.reduce[0] if choice.problem.reduce else Axis(1, 1, 1, 1)
+    return "whole", along.z_stride == 1, along.x_stride == 1
+
+
 def _whole_pack(choice: Choice) -> int:
-    """The most elements per access that every row of all three arrays is a whole number of."""
-    pack = choice.tuning.pack or choice.access_pack
-    while _access(choice, pack) != ("whole", True, True):
+    """The most elements per access that every row of every array is a whole number of."""
+    pack = choice.tuning.pack or _widest_pack(choice)
+    while _access(choice, pack) != _all_by_packs(choice):
         pack //= 2
     return pack
+
+
+def _widest_pack(choice: Choice) -> int:
+    """Elements of which the narrowest type of the arrays that are rows takes a full access."""
+    _, dy_is_row, saved_is_row = _all_by_packs(choice)
+    return ACCESS_BYTES // min(choice.y_size, *[choice.x_size] * saved_is_row, *[choice.z_size] * dy_is_row)
 
 
 def _row_access(choice: Choice) -> tuple[int, str, bool, bool]:
     """Elements per access, and the access that follows."""
     problem = choice.problem
-    along = problem.reduce[0] if problem.reduce else Axis(1, 1, 1, 1)
-    sizes = [choice.y_size]
-    sizes += [choice.x_size] * (along.x_stride == 1) + [choice.z_size] * (along.z_stride == 1)
-    if problem.op == "logsumexp_backward":  # dy is one value for the row
-        sizes = [choice.y_size, choice.x_size]
-    pack = choice.tuning.pack or ACCESS_BYTES // min(sizes)
+    pack = choice.tuning.pack or _widest_pack(choice)
     access = _access(choice, pack)
     if choice.tuning.pack is not None:
         return pack, *access
-    wanted = ("whole", along.z_stride == 1, along.x_stride == 1)
-    if access == wanted:
+    if access == _all_by_packs(choice):
         choice.why.append(f"rows of {problem.length} are whole packs of {pack}: every access is full width")
         return pack, *access
-    if problem.length <= NARROW_LENGTH:
-        while access != wanted:
-            pack //= 2
-            access = _access(choice, pack)
+    if _narrow_packs_pay(choice, pack, access):
+        pack = _whole_pack(choice)
         choice.why.append(f"short rows off the boundaries of wider packs: packs of {pack}")
-        return pack, *access
+        return pack, *_access(choice, pack)
     if access[0] == "peeled":
         choice.why.append(f"rows of {problem.length} start off pack boundaries: head and tail go by element")
+    along = problem.reduce[0] if problem.reduce else Axis(1, 1, 1, 1)
     for name, stride, wide in (("dy", along.z_stride, access[1]), ("what was saved", along.x_stride, access[2])):
         if not wide and problem.op != "logsumexp_backward":
             differently = "has one value for a row" if stride == 0 else "may lie differently to pack boundaries"
             choice.why.append(f"{name} {differently}: it goes by element")
     return pack, *access
+
+
+def _narrow_packs_pay(choice: Choice, pack: int, access: tuple[str, bool, bool]) -> bool:
+    """Whether rows off the boundaries of packs are better read by narrower ones that they are whole ones of."""
+    length, narrow = choice.problem.length, _whole_pack(choice)
+    if not many_for_lanes(choice):
+        return length <= NARROW_LENGTH
+    if length < SHORTEST_WITH_EDGES:
+        return True
+    if length // narrow > MOST_NARROW_PACKS:
+        return False
+    wide = direct_ways(choice, pack, _alignment(choice, access))
+    return quickest(choice, direct_ways(choice, narrow, "whole")) <= quickest(choice, wide)
+
+
+def _alignment(choice: Choice, access: tuple[str, bool, bool]) -> str:
+    """Of all arrays: "apart" where one that might go by packs goes by element."""
+    return access[0] if access[1:] == _all_by_packs(choice)[1:] else "apart"
+
+
+def _direct_ways(choice: Choice) -> Iterator[Way]:
+    """All ways for lanes to share rows that come to registers as they lie."""
+    pack, narrow = choice.tuning.pack or _widest_pack(choice), _whole_pack(choice)
+    if narrow < pack:
+        yield from direct_ways(choice, narrow, "whole")
+    if narrow == pack or choice.problem.length >= SHORTEST_WITH_EDGES:
+        yield from direct_ways(choice, pack, _alignment(choice, _access(choice, pack)))
 
 
 # ---- softmax_backward, log_softmax_backward of rows that lie side by side ----
@@ -228,7 +264,8 @@ def _shared_bytes(choice: Choice, pack: int, packs: int, alignment: str) -> int:
 def _plan_warp(choice: Choice, access: dict[str, int | str | bool], packs: int) -> CudaPlan:
     tuning, pack = choice.tuning, int(access["pack"])
     threads = tuning.threads or WARP_THREADS
-    lanes = tuning.lanes or _lanes(choice, access, packs)
+    taken = str(access["alignment"]), bool(access["wide_dy"]), bool(access["wide_saved"])
+    lanes = tuning.lanes or lanes_of_row(choice, pack, _alignment(choice, taken))
     per_lane = -(-packs // lanes)
     rows = tuning.rows or 1
     exact = access["alignment"] == "whole" and per_lane * lanes * pack == choice.problem.length
@@ -258,30 +295,15 @@ def _plan_warp(choice: Choice, access: dict[str, int | str | bool], packs: int) 
     )
 
 
-def _lanes(choice: Choice, access: dict[str, int | str | bool], packs: int) -> int:
-    """Lanes of a warp for a row."""
-    most = min(32, ceil_power(packs))
-    if not _many_halves(choice, access):
-        return most
-    if access["alignment"] == "peeled" and packs <= MOST_PEELED_GRADIENT_PACKS:
-        return min(most, FULL_GRADIENT_LANES[0])
-    return halved_while_full(most, packs, *FULL_GRADIENT_LANES)
-
-
 def _halves(choice: Choice, access: dict[str, int | str | bool]) -> bool:
     """Whether rows are of 16 bits that all go by packs, and computed in float32."""
     wide = bool(access["wide_dy"] and access["wide_saved"])
     return wide and choice.kept_size == 4 and choice.registers_per_element == 1
 
 
-def _many_halves(choice: Choice, access: dict[str, int | str | bool]) -> bool:
-    return _halves(choice, access) and many_short_rows(choice)
-
-
 def _long_for_lanes(choice: Choice, access: dict[str, int | str | bool], packs: int) -> bool:
     """Whether lanes of a warp hold more of a row than WARP_REGISTERS, rather than a block."""
-    lanes, most, _ = FULL_GRADIENT_LANES
-    return _many_halves(choice, access) and packs <= lanes * most
+    return _halves(choice, access) and many_short_rows(choice) and packs <= MOST_GRADIENT_PACKS_OF_LANES
 
 
 def _plan_block(choice: Choice, access: dict[str, int | str | bool], packs: int) -> CudaPlan:
@@ -401,8 +423,7 @@ def _plan_segments(choice: Choice) -> CudaPlan:
     pack, alignment, _, wide_saved = _row_access(choice)
     packs = max(1, length // pack)
     threads = tuning.threads or WARP_THREADS
-    most = min(32, ceil_power(packs))
-    lanes = tuning.lanes or (full_lanes(choice, most, packs) if alignment == "whole" else most)
+    lanes = tuning.lanes or lanes_of_row(choice, pack, alignment if wide_saved else "apart")
     per_lane = min(-(-packs // lanes), GRADIENT_SEGMENT_PACKS)
     segments = -(-packs // (lanes * per_lane))
     choice.why.append(

@@ -28,7 +28,7 @@ def plan_reduction(choice: Choice, pack: int, alignment: str) -> CudaPlan:
     chosen = choice.algorithm or ("warp" if many or (packs <= WARP_REDUCE_PACKS and not at_once) else "block")
     if chosen == "warp":
         threads = tuning.threads or WARP_THREADS
-        lanes = tuning.lanes or lanes_of_row(choice, packs, pack, alignment)
+        lanes = tuning.lanes or lanes_of_row(choice, pack, alignment)
         if alignment == "peeled" and lanes < 2 * pack - 2:
             raise choice.refuse(f"{lanes} lanes: each of a row's {2 * pack - 2} edges is for a lane of its own")
         choice.why.append(

@@ -3,50 +3,37 @@ plan_slabs.py has those whose elements take turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ..problem import GRADIENTS, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, build
-from .rounding import ceil_div, ceil_power, floor_power
+from .lane_cost import LaneCosts, Way
+from .lanes import LANES, many_for_lanes, quickest
+from .rounding import ceil_div, ceil_power
 from .thresholds import (
     ACCESS_BYTES,
     BUSY_SLAB_GROUPS,
     FEWEST_BUSY_SLAB_GROUPS,
     FORCED_WARP_REGISTERS,
-    FULL_GRADIENT_GROUP,
     LARGEST_SLAB_TEAM,
-    LONG_TINY_ROW,
     MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
-    MANY_TINY_ROWS_PER_MULTIPROCESSOR,
-    MOST_ODD_PACKS,
-    MOST_PACKS_OF_A_LANE_EACH,
     MOST_WARP_SMEM,
-    MOST_WARP_SMEM_OF_MANY,
+    MOST_WARP_SMEM_PACKS,
     MOST_WARP_SMEM_ROWS,
-    NARROW_LENGTH,
-    NARROW_PACKS_ROWS_PER_MULTIPROCESSOR,
-    SEVERAL_PACKS_LENGTH,
-    SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR,
-    SHORT_LANES_PER_MULTIPROCESSOR,
     SLAB_TEAMS,
-    TINY_ROW,
-    VERY_MANY_ROWS_PER_MULTIPROCESSOR,
     WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR,
     WARP_SMEM_BYTES,
     WARP_SMEM_HELD,
     WARP_SMEM_HELD_OF_BOTH,
-    WARP_SMEM_HELD_OF_MANY,
     WARP_SMEM_REDUCED,
-    WARP_SMEM_REDUCED_OF_MANY,
-    WARP_SMEM_ROWS_PER_MULTIPROCESSOR,
     WARP_THREADS,
 )
 
 
-def plan_short_rows(choice: Choice, whole_pack: Callable[[Choice], int]) -> CudaPlan | None:
+def plan_short_rows(choice: Choice, whole_pack: Callable[[Choice], int], direct: Iterable[Way]) -> CudaPlan | None:
     """The plan where it was asked for or pays, or None. `whole_pack`: the most elements per access that every row of
-    every array is a whole number of."""
+    every array is a whole number of; `direct`: the ways to share rows that come to registers as they lie."""
     asked = choice.algorithm == "warp_smem"
     if not _follow_each_other(choice):
         if asked:
@@ -55,45 +42,11 @@ def plan_short_rows(choice: Choice, whole_pack: Callable[[Choice], int]) -> Cuda
     if not asked and choice.algorithm is not None:
         return None
     pack = whole_pack(choice)
-    return plan_cut(choice, pack) if asked or _pays(choice, pack) else None
+    return plan_cut(choice, pack) if asked or _pays(choice, pack, direct) else None
 
 
 def many_short_rows(choice: Choice) -> bool:
-    return choice.problem.rows >= WARP_SMEM_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-
-
-def many_for_lanes(choice: Choice) -> bool:
-    """Enough for few lanes of a warp each."""
     return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-
-
-def very_many_rows(choice: Choice) -> bool:
-    """Enough for as few lanes as have the least left over."""
-    return choice.problem.rows >= VERY_MANY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-
-
-def _several_short_rows(choice: Choice) -> bool:
-    """Not many, but enough for a few lanes each."""
-    problem = choice.problem
-    several = problem.rows >= SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    return several and LONG_TINY_ROW < problem.length <= NARROW_LENGTH and _is_float32(choice)
-
-
-def few_elements_a_row(choice: Choice) -> bool:
-    """Whether a row is no more than a lane does as fast as several."""
-    return choice.problem.length <= TINY_ROW and _is_float32(choice)
-
-
-def _lanes_take_several_packs(choice: Choice, pack: int) -> bool:
-    """Whether rows are for few lanes of a warp each that take several packs: not so many rows, and not so long."""
-    length = choice.problem.length
-    several = length <= SEVERAL_PACKS_LENGTH and length // pack > MOST_PACKS_OF_A_LANE_EACH
-    return several and not many_for_lanes(choice)
-
-
-def _is_float32(choice: Choice) -> bool:
-    """Whether it computes in float32, and no gradient: of what both are, nothing was measured."""
-    return choice.registers_per_element == 1 and choice.problem.op not in GRADIENTS
 
 
 def _follow_each_other(choice: Choice) -> bool:
@@ -117,36 +70,40 @@ def _along(choice: Choice) -> Axis:
     return choice.problem.reduce[0] if choice.problem.reduce else Axis(1, 1, 1, 1)
 
 
-def _pays(choice: Choice, pack: int) -> bool:
+def _pays(choice: Choice, pack: int, direct: Iterable[Way]) -> bool:
     """Whether rows that are whole packs of so many elements, no more, are better off that way."""
-    problem, narrowest = choice.problem, ACCESS_BYTES // choice.access_pack
-    if not (many_short_rows(choice) or _several_short_rows(choice)) or not choice.device.copies_go_on:
+    length = choice.problem.length
+    # An even number of whole packs is for lanes of a warp as it lies.
+    odd = pack < choice.access_pack or length // pack % 2 == 1
+    short = length <= MOST_WARP_SMEM and (choice.problem.op in REDUCTIONS or length // pack <= MOST_WARP_SMEM_PACKS)
+    if not (odd and short and many_for_lanes(choice) and choice.device.copies_go_on):
         return False
-    if few_elements_a_row(choice) and problem.rows < MANY_TINY_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors:
-        return False  # a lane each, past shared memory
-    if pack == choice.access_pack:
-        return _odd_packs(choice, problem.length // pack)
-    if _lanes_take_several_packs(choice, pack) or (pack == 4 and _narrow_packs_do(choice, problem.length // pack)):
-        return False
-    most = MOST_WARP_SMEM[choice.kind][narrowest][pack.bit_length() - 1]
-    if pack == 1 and very_many_rows(choice):
-        most = max(most, MOST_WARP_SMEM_OF_MANY.get((choice.kind, narrowest), 0))
-    return problem.length <= most
+    return quickest(choice, ways_by_slab(choice, pack)) < quickest(choice, direct)
 
 
-def _narrow_packs_do(choice: Choice, packs: int) -> bool:
-    """Whether lanes that read so many packs of four elements are as fast."""
-    problem = choice.problem
-    if problem.op in REDUCTIONS or problem.op == "logsumexp" or problem.length > NARROW_LENGTH:
-        return False
-    few = problem.rows < NARROW_PACKS_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-    return few or (problem.op in GRADIENTS and packs > FULL_GRADIENT_GROUP * ceil_power(packs))
+def ways_by_slab(choice: Choice, pack: int) -> Iterator[Way]:
+    """Those for rows of packs that come by way of shared memory."""
+    packs = max(1, choice.problem.length // pack)
+    arrays = 0 if choice.problem.op in REDUCTIONS else choice.kept_arrays  # whose elements wait in registers
+    for lanes in LANES:
+        each = ceil_div(packs, lanes)
+        held = each * pack * choice.registers_per_element * arrays
+        if lanes >= 2 * packs or held > FORCED_WARP_REGISTERS:
+            continue
+        for rows in (1, 2, 4, MOST_WARP_SMEM_ROWS) if lanes == 1 else (1,):
+            slabs_bytes = WARP_THREADS // 32 * _slab_bytes(choice, 32 // lanes * rows)
+            fits = slabs_bytes <= choice.device.shared_per_block
+            if fits and (rows == 1 or rows * held <= most_held_of(choice)):
+                yield Way(lanes, each, pack, "whole", rows, by_slab=True)
 
 
-def _odd_packs(choice: Choice, packs: int) -> bool:
-    """Whether rows are whole packs, but a number of them that lanes of a warp do not share evenly."""
-    few = 1 < packs <= MOST_ODD_PACKS.get(choice.x_size, 0) and packs % 2 == 1
-    return few and choice.elementwise and _is_float32(choice) and very_many_rows(choice)
+def _slab_bytes(choice: Choice, slabs: int, columns: int = 1, apart: bool = False) -> int:
+    """Shared memory that so many slabs take; chunk.h's TeamSlabs::bytes."""
+    elements, room = choice.problem.length * columns, 0
+    for size in _room_sizes(choice):
+        accesses = ceil_div(slabs * (elements * size + apart * ACCESS_BYTES) + ACCESS_BYTES, ACCESS_BYTES)
+        room += accesses * ACCESS_BYTES
+    return room
 
 
 class ShortCut(NamedTuple):
@@ -166,36 +123,51 @@ def most_held_of(choice: Choice) -> int:
 
 def cut_short_rows(choice: Choice, pack: int, columns: int) -> ShortCut:
     problem, tuning = choice.problem, choice.tuning
-    plain = problem.op in REDUCTIONS
     per_element = choice.registers_per_element * choice.kept_arrays
     threads = tuning.threads or WARP_THREADS
     packs = max(1, problem.length // pack)
-    most_held = most_held_of(choice)
-    of_a_lane = WARP_SMEM_REDUCED if plain else most_held
-    if columns == 1 and choice.registers_per_element == 1 and very_many_rows(choice):
-        many = WARP_SMEM_REDUCED_OF_MANY if plain else WARP_SMEM_HELD_OF_MANY.get((problem.op, choice.x_size))
-        of_a_lane = many or of_a_lane
-    lanes = tuning.lanes or min(32, ceil_power(ceil_div(packs * pack * per_element, of_a_lane)))
-    if tuning.lanes is None and columns == 1 and _several_short_rows(choice) and not many_short_rows(choice):
-        busy = ceil_power(ceil_div(SHORT_LANES_PER_MULTIPROCESSOR * choice.device.multiprocessors, problem.rows))
-        lanes = max(lanes, min(busy, floor_power(max(1, packs // 2))))
+    lanes, rows = _sharing(choice, pack) if columns == 1 else _sharing_of_slabs(choice, packs)
+    lanes, rows = tuning.lanes or lanes, tuning.rows or rows
     per_lane = ceil_div(packs, lanes)
-    held = per_lane * pack * per_element
-    row_bytes = problem.length * _room_sizes(choice)[0]
-    rows = tuning.rows or 1
-    if tuning.rows is None and choice.registers_per_element == 1:
-        while (
-            rows < MOST_WARP_SMEM_ROWS
-            and 2 * rows * held <= most_held
-            and rows * (32 // lanes) * row_bytes < WARP_SMEM_BYTES
-            and problem.rows
-            >= 2 * rows * (threads // lanes) * WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
-        ):
-            rows *= 2
     team = 32 if columns == 1 else _team(rows / lanes, columns)
     if team > 32:
         threads = team = tuning.threads or team  # they meet at the barrier of their block
-    return ShortCut(lanes, per_lane, rows, team, team * rows // lanes // columns, threads, rows * held)
+    slabs = team * rows // lanes // columns
+    return ShortCut(lanes, per_lane, rows, team, slabs, threads, rows * per_lane * pack * per_element)
+
+
+def _sharing(choice: Choice, pack: int) -> tuple[int, int]:
+    """Lanes of a row, and rows of a lane at a time, of rows that follow each other."""
+    tuning = choice.tuning
+
+    def may_be(way: Way) -> bool:
+        return tuning.lanes in (None, way.lanes) and tuning.rows in (None, way.rows)
+
+    ways = [way for way in ways_by_slab(choice, pack) if may_be(way)]
+    best = min(ways, key=LaneCosts.of(choice).microseconds, default=Way(32, 1, pack))
+    return best.lanes, best.rows
+
+
+def _sharing_of_slabs(choice: Choice, packs: int) -> tuple[int, int]:
+    """The same, of rows whose elements take turns."""
+    problem, per_element = choice.problem, choice.registers_per_element * choice.kept_arrays
+    of_a_lane = WARP_SMEM_REDUCED if problem.op in REDUCTIONS else most_held_of(choice)
+    lanes = choice.tuning.lanes or min(32, ceil_power(ceil_div(packs * per_element, of_a_lane)))
+    held = ceil_div(packs, lanes) * per_element
+    row_bytes = problem.length * _room_sizes(choice)[0]
+    threads = choice.tuning.threads or WARP_THREADS
+    rows = 1
+    if choice.registers_per_element > 1:
+        return lanes, rows
+    while (
+        rows < MOST_WARP_SMEM_ROWS
+        and 2 * rows * held <= most_held_of(choice)
+        and rows * (32 // lanes) * row_bytes < WARP_SMEM_BYTES
+        and problem.rows
+        >= 2 * rows * (threads // lanes) * WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+    ):
+        rows *= 2
+    return lanes, rows
 
 
 def _team(rows: float, columns: int) -> int:
@@ -227,14 +199,7 @@ def plan_cut(choice: Choice, pack: int, columns: int = 1) -> CudaPlan:
         groups = cut.team * cut.rows // cut.lanes
         raise choice.refuse(f"{cut.team} threads have room for {groups} of the {columns} rows that take turns")
     apart = columns > 1 and _lie_apart(choice, cut, columns)
-    # chunk.h's TeamSlabs::bytes
-    chunk = sum(
-        (cut.slabs * (problem.length * columns * size + apart * ACCESS_BYTES) + 2 * ACCESS_BYTES - 1)
-        // ACCESS_BYTES
-        * ACCESS_BYTES
-        for size in _room_sizes(choice)
-    )
-    shared_bytes = cut.threads // cut.team * chunk
+    shared_bytes = cut.threads // cut.team * _slab_bytes(choice, cut.slabs, columns, apart)
     if shared_bytes > choice.device.shared_per_block:
         many = f"{cut.threads // cut.team} x {cut.team} threads"
         raise choice.refuse(f"{many} have no room for {cut.slabs * columns} rows each in shared memory")

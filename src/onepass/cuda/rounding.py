@@ -25,18 +25,6 @@ def near_power(n: float) -> int:
     return 1 << max(0, round(math.log2(max(1.0, n))))
 
 
-def halved_while_full(parts: int, units: int, fewest: int, most: int, gain: int) -> int:
-    """Halves a number of parts that share so many units, while at least `fewest` parts are left, none has more than
-    `most` units, and all have room for fewer units than before, by `gain` at least."""
-    while parts >= 2 * fewest:
-        half = parts // 2
-        each = ceil_div(units, half)
-        if each > most or half * each + gain > parts * ceil_div(units, parts):
-            break
-        parts = half
-    return parts
-
-
 def doublings(size: float, wanted: float) -> float:
     """That make of one size at least another; none, if it is."""
     return max(0.0, math.log2(wanted / size))

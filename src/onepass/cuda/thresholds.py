@@ -16,7 +16,7 @@ WARP_REGISTERS = 32
 # written: logsumexp of 32768x4096 bfloat16 measured 1.09x on an H100.
 BLOCK_REGISTERS = 16
 MOST_BLOCK_REGISTERS = 32
-# Elements of a lane where a warp has a longer row, of many rows (WARP_SMEM_ROWS_PER_MULTIPROCESSOR), by operation and
+# Elements of a lane where a warp has a longer row, of many rows (MANY_SHORT_ROWS_PER_MULTIPROCESSOR), by operation and
 # bytes of one: H200, November 2026, us, against blocks of 64 and 128, 26000 rows of 1153, softmax bfloat16 15.7 for
 # 17.0, log_softmax 16.5 for 18.8, float32 29.0 for 33.8, logsumexp 11.9 for 13.4; 100000 rows and more, softmax of 1032
 # and 1281 0.90 and 0.94 of the time, log_softmax of 1409 0.93, logsumexp of 1153, 1281 and 1537 0.77, 0.78 and 0.88,
@@ -76,13 +76,9 @@ GRADIENT_BLOCK_REGISTERS_OF_DOUBLES = 24  # with 32, 1024 threads spill on sm_10
 # with two, 0.97 and 0.99 with one, whole x 4200 and 5120 0.93 to 1.00 with two.
 MOST_GRADIENT_WARPS = 12
 LONG_GRADIENT_WARPS = (16, 20)
-# Of 16 bits and many rows (WARP_SMEM_ROWS_PER_MULTIPROCESSOR) 16 lanes of a warp for a row of up to so many packs of
-# each, where it has no whole packs, and else where they have less left over, up to six packs of a lane: the fewest
-# lanes, the most packs, and by how many packs there must be less room. H200, November 2026, bfloat16, softmax, 256 MiB
-# and 26000 rows, times over 32 lanes': x 145 0.86 and 0.93, x 197 0.91 and 0.98, x 257 0.99 and 1.02, x 321 0.91 and
-# 0.95, but x 417 to 513 1.00 to 1.02; x 264 0.92; over a block's, x 545 0.91 and 0.94, x 641 0.89 and 0.94, x 520 0.92.
-MOST_PEELED_GRADIENT_PACKS = 48
-FULL_GRADIENT_LANES = (16, 6, 1)
+# Lanes of a warp hold up to so many packs of each array of 16 bits, of many rows: H200, November 2026, bfloat16,
+# softmax, 256 MiB and 26000 rows, times over a block's, x 545 0.91 and 0.94, x 641 0.89 and 0.94, x 520 0.92.
+MOST_GRADIENT_PACKS_OF_LANES = 96
 # A pack each for up to so many threads, of log_softmax float32, which waits for its exponentials, of no more rows than
 # that for a multiprocessor: H200, November 2026, us, against 128 or 256 threads, 1x1100 4.3 to 3.7, 64x1500 4.9 to 4.6,
 # 132x2048 5.2 to 4.9, 264x1500 5.8 to 5.5, 64x4096 5.4 to 5.0, but 264x4096 7.6 to 7.5; softmax 0.96 to 1.03.
@@ -93,160 +89,25 @@ LONE_GRADIENT_ROWS_PER_MULTIPROCESSOR = 2
 GRADIENT_SEGMENT_PACKS = 4
 STRIDED_SEGMENT_STEPS = 16  # gradient_tile.h's kStepsPerThread
 # Rows up to this many elements that do not start on pack boundaries are read with narrower packs that they do start on:
-# a head and a tail would be most of the row (modelled); but of 16-bit ones that are many and written only up to the
-# second number, where elements are the only packs that rows are whole ones of: softmax 103819x101 bfloat16 17.9 for
-# 23.6, 136178x77 20.7 for 27.7 (H200, November 2026).
+# a head and a tail would be most of the row (modelled). Of more rows than FEW_ROWS_PER_MULTIPROCESSOR it is asked what
+# either costs (lane_cost.py): from the second number of elements on, shorter ones were not timed with edges, up to the
+# third of narrow packs, which is what a warp reduces (WARP_REDUCE_PACKS).
 NARROW_LENGTH = 128
-NARROW_HALVES = 96
-# Of more short rows than this for a multiprocessor, few lanes take each, so that most of what they do is for its
-# elements and not for telling each other. Elements that a lane takes then, of rows of whole packs, and bytes that a
-# group of lanes reads side by side, at least. H200, November 2026, us, against as many lanes as a row has packs:
-# 104857x100 float32, log_softmax 25.8 for 33.8, logsumexp 20.2 for 32.0, sum 20.8 for 25.8, softmax 25.3 for 27.9;
-# 81920x128 bfloat16, logsumexp 11.2 for 13.9; 16896x100 float32, log_softmax 7.9 for 9.0, 8000x100 the same.
-MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 120
-LANE_ELEMENTS = {("softmax", 2): 8, ("softmax", 4): 8, ("softmax", 8): 8, ("plain", 4): 8}
-OTHER_LANE_ELEMENTS = 16
-LANE_GROUP_BYTES = {2: 32, 4: 64, 8: 64}
-# Half of those lanes, and half again, of full accesses, where they have room for fewer packs, or no more: by
-# operation and bytes of an element, the fewest lanes, the most packs of one, and by how many packs there must be less
-# room. H200, November 2026, us, 120000 rows of bfloat16: log_softmax x 136, 8 lanes of 3 packs for 16 of 2, 28.8 to
-# 22.1, x 264, 8 of 5 for 32 of 2, 52.5 to 36.0, x 360, 16 of 3, 55.4 to 45.9, x 520, 16 of 5 for 32 of 3, 71.7 to
-# 64.8; logsumexp 23.8 to 18.4, 42.9 to 26.4, 44.8 to 33.0 and 54.9 to 45.0, and with as much room, x 200, 8 of 4,
-# 25.4 to 22.3, x 456, 16 of 4, 45.5 to 39.2; softmax float32 x 132 41.4 to 36.0, x 188 47.8 to 48.8; with 6 packs of
-# a lane and more, log_softmax x 664 to x 1000 takes 1.01 to 1.1 of the time. logsumexp's gradient x 136 26.8 to 22.3,
-# float32 x 68 29.6 to 23.4. Once more with shorter kernels, every number of lanes of 460 shapes: softmax bfloat16
-# 131072x80, 4 of 3 for 16 of one, 17.2 to 16.0, 49152x96 9.8 to 9.3, 131072x160, 8 of 3 for 16 of 2, 27.1 to 25.2,
-# 131072x32 8.6 to 8.2, but 16384x80 6.1 to 6.4; log_softmax 131072x72 18.3 to 15.5, of 136 to 160 by 4 of 5 for 8 of
-# 3 0.98 to 1.04; logsumexp 131072x88 15.6 to 13.1, of 104 to 160 by 4 0.92 to 0.99 of 131072 rows, 1.0 to 1.04 of
-# 16384 and 49152; sum 80000x80 9.9 to 8.9, float32, 8 elements of a lane for 16, 16384x240 10.8 to 9.3, 131072x112
-# 26.1 to 23.2, but 131072x200 36.2 to 37.4.
-FULL_LANES = {
-    ("softmax", 2): (2, 3, 0),
-    ("softmax", 4): (16, 4, 0),
-    ("log_softmax", 2): (4, 5, 1),
-    ("log_softmax", 4): (16, 5, 1),
-    ("logsumexp", 2): (4, 5, 0),
-    ("logsumexp", 4): (16, 5, 0),
-    ("plain", 2): (2, 3, 0),
-    ("plain", 4): (8, 3, 0),
-    ("logsumexp_backward", 2): (16, 2, 0),
-    ("logsumexp_backward", 4): (16, 2, 0),
-}
-# Of so many rows for a multiprocessor those lanes, a half or a quarter of them that have room for the fewest packs: by
-# operation and bytes of an element, the fewest lanes, the most packs of one, and whose packs are nearest to how many
-# where rooms are equal. H200, November 2026, 256 MiB, times over FULL_LANES' alone: logsumexp bfloat16 x 24, 40 and 200
-# 0.68, 0.54 and 0.88, float32 x 12, 20, 72 and 144 0.45, 0.56, 0.77 and 0.75, but x 56 1.03; sum bfloat16 x 200, 400
-# and 520 0.82, 0.77 and 0.87, float32 x 12, 36 and 260 0.67, 0.78 and 0.94; log_softmax bfloat16 x 48, 200 and 400
-# 0.89, 0.91 and 0.89, float32 x 12 0.77; softmax float32 x 36 and 72 0.87. The worst: logsumexp bfloat16 x 832
-# 1.08. 200000 rows: logsumexp float32 x 140, 200 and 448 0.81, 0.89 and 0.88, but where fewer lanes are left for a
-# multiprocessor than this, five packs each and more lose: float32 x 36 and 56 1.11 and 1.17, sum bfloat16 x 80 1.11.
-VERY_MANY_ROWS_PER_MULTIPROCESSOR = 1500
-DEEP_LANES_PER_MULTIPROCESSOR = 8000
-MOST_PACKS_OF_FEW_LANES = 4
-FULLER_LANES = {
-    ("softmax", 4): (4, 3, 2),
-    ("log_softmax", 2): (2, 4, 4),
-    ("log_softmax", 4): (2, 3, 2),
-    ("logsumexp", 2): (1, 7, 2),
-    ("logsumexp", 4): (1, 7, 2),
-    ("plain", 2): (1, 7, 2),
-    ("plain", 4): (2, 5, 2),
-}
-# Of fewer, but so many for a multiprocessor, of up to NARROW_LENGTH elements, each of so many packs is for a lane of
-# its own; of more, a lane takes up to so many, by so many lanes at least: the fewer threads there are to start, the
-# sooner all are done. Up to so many elements shared memory gains nothing then. Of 420 random shapes, five operations,
-# three types, with these lanes 1.08 times as fast as with one for each pack, none less than 0.92: sum 10306x21 float16
-# 4.2 us for 5.8, 10484x68 bfloat16 4.9 for 6.3 (H200, November 2026).
-SEVERAL_ROWS_PER_MULTIPROCESSOR = 30
-MOST_PACKS_OF_A_LANE_EACH = 16
-PACKS_OF_SEVERAL = 5
-FEWEST_LANES_OF_SEVERAL = 8
-SEVERAL_PACKS_LENGTH = 40
-# Longer rows are many from here on (some of those shapes, none less than 0.97): log_softmax 10500x160 float32 7.7 us
-# for 8.6, bfloat16 6.8 for 7.5.
-MANY_LONGER_ROWS_PER_MULTIPROCESSOR = 75
-# The same of rows whose heads and tails go by element: whole packs of a lane, by bytes of an element, and lanes at
-# least where each is not to have an edge of its own. H200, November 2026, us, against as many lanes as a row has packs:
-# log_softmax 65536x197 bfloat16 19.4 for 27.4, float32 31.0 for 34.6; 43691x301 20.1 for 25.5, 30.7 for 32.3;
-# logsumexp 65536x197 float32 22.6 for 31.6; sum 16384x197 bfloat16 7.7 for 9.9. Softmax bfloat16, 256 MiB, of 145, 197,
-# 289 and 353 elements 0.69, 0.83, 0.88 and 0.92 of the time, 26000 rows of 145, 185, 290 and 355 0.88, 0.97, 0.91 and
-# 0.99, but of 225 and 466, with four packs, 1.06 and 1.08; float32 of 177 0.89.
-PEELED_LANE_PACKS = {
-    ("softmax", 2): 3,
-    ("softmax", 4): 4,
-    ("log_softmax", 2): 4,
-    ("log_softmax", 4): 7,
-    ("logsumexp", 2): 4,
-    ("logsumexp", 4): 7,
-    ("plain", 2): 4,
-    ("plain", 4): 8,
-}
-# And half of those lanes, as in FULL_LANES. 256 MiB: log_softmax bfloat16 of 545 0.86 of the time, of 641 0.94,
-# logsumexp 0.75 and 0.78, float32 of 225, 289 and 449 0.84, 0.91 and 0.84; sum bfloat16 of 513, 833 and 1281 0.79, 0.79
-# and 0.92, float32 of 545 0.90. 26000 rows: 545 and 641, log_softmax 0.91 and 0.98, logsumexp 0.86 and 0.88, sum 0.96
-# and 1.01.
-PEELED_FULL_LANES = {
-    ("log_softmax", 2): (16, 5, 1),
-    ("logsumexp", 2): (16, 5, 1),
-    ("logsumexp", 4): (8, 9, 1),
-    ("plain", 2): (16, 12, 0),
-    ("plain", 4): (16, 10, 0),
-}
-FEWEST_PEELED_LANES = 8
-# Short rows that no accesses divide come by way of shared memory if they are more than so many for a multiprocessor, up
-# to so many elements: by bytes of one, of rows that are whole packs of 1, 2 and 4 of them. H200, November 2026, us,
-# against lanes that read an element, a narrow pack, or the edges of a row each: 3495253x3 softmax float32 27.1 for
-# 70.6, bfloat16 17.4 for 70.3, its gradient 23.0 for 69.8; 317750x33 softmax float32 26.1 for 56.1, log_softmax
-# bfloat16 18.2 for 73.7, sum 13.0 for 60.5; 136178x77 log_softmax float32 27.0 for 46.3, gradient of bfloat16 24.5 for
-# 38.3; 69905x150 log_softmax bfloat16 17.9 for 28.4; 80659x130 sum bfloat16 12.4 for 16.3; but softmax 53227x197
-# float32 27.6 for 26.1, bfloat16 103819x101 20.6 for 17.9, 41943x250 17.1 for 15.8, 104857x100 17.6 for 16.8; 16896x33
-# float32 6.4 for 5.6; sum 80659x65 float64 20.1 for 18.5; gradients of 80659x130 bfloat16 24.2 for 21.8; of 81920x157
-# float32 log_softmax 32.4 for 30.6, logsumexp 26.6 for 22.2, bfloat16 17.6 for 15.6; sum 65536x197 bfloat16 17.1, 15.7.
-WARP_SMEM_ROWS_PER_MULTIPROCESSOR = 192
-# Of fewer, that are not tiny, several lanes each, so that so many lanes of a multiprocessor have a row: of 14000 and
-# 24000 rows of 9 to 117 elements, float32 and bfloat16, softmax 1.11 times as fast as by warps, log_softmax 1.15,
-# logsumexp 1.21, sum 1.14, and none less than 0.96; of 8000 rows, by 8 lanes, 1.04, but float32 of 117 elements 0.92
-# (H200, November 2026).
-SEVERAL_SHORT_ROWS_PER_MULTIPROCESSOR = 80
-SHORT_LANES_PER_MULTIPROCESSOR = 512
-# Of so few elements a lane of a warp takes a row as it lies, up to two million of them: 48000 to 800000 rows of 2, 3
-# and 5 elements, against shared memory, softmax 1.13 times as fast, log_softmax 1.14, logsumexp and sum 1.11, and none
-# less than 0.95; 521582x2 bfloat16 log_softmax 7.0 us for 9.5, 1284917x2 float32 11.5 for 13.8, sum of 1300000x5 13.9
-# for 15.9; three million rows 0.9 to 1.2. Of rows of 6 to 8 nothing was measured.
-TINY_ROW = 5
-LONG_TINY_ROW = 8
-MANY_TINY_ROWS_PER_MULTIPROCESSOR = 15000
-MOST_WARP_SMEM = {
-    "softmax": {2: (96, 192, 320), 4: (144, 160), 8: (128,)},
-    "log_softmax": {2: (96, 128, 320), 4: (144, 128), 8: (128,)},
-    "logsumexp": {2: (128, 128, 320), 4: (128, 128), 8: (128,)},
-    "plain": {2: (176, 320, 320), 4: (144, 128), 8: (0,)},
-    "softmax_backward": {2: (128, 128, 128), 4: (64, 64), 8: (64,)},
-    "log_softmax_backward": {2: (128, 128, 128), 4: (64, 64), 8: (64,)},
-}
-# Rows of whole packs of four 16-bit elements are better off with lanes that read those packs if they are fewer than
-# this for a multiprocessor, and their gradients also where those lanes have most of a power of two. H200, November
-# 2026, bfloat16, times over such lanes': 26000 rows of 28, 36, 52 and 60, softmax and log_softmax 1.04 to 1.07, 60000
-# rows 0.95 to 1.02, 200000 of 36, 68 and 100 0.85, 0.74 and 0.90, 3728270x36 0.73; gradients of 26000 rows of 44 to
-# 124 1.06 to 1.20, of 60000x60 1.14, of 130000 rows of 12, 44, 68, 76 and 92 0.93, 0.95, 0.83, 0.88 and 0.93, but of
-# 60, 100 and 124 1.08, 1.02 and 1.05.
-NARROW_PACKS_ROWS_PER_MULTIPROCESSOR = 450
-FULL_GRADIENT_GROUP = 0.75
-# Of very many rows (VERY_MANY_ROWS_PER_MULTIPROCESSOR) longer ones, where elements are the only packs that they are
-# whole ones of, with what lanes hold then; and rows of whole packs, of which there is an odd number, which lanes of a
-# warp have no even share of. H200, November 2026, 256 MiB, us: softmax bfloat16 of 97 137 for 176, of 41 136 for 163;
-# log_softmax of 41 153 for 202, logsumexp 105 for 147, of 57 102 for 141, float32 of 97 84 for 95; sum bfloat16 of 197
-# 78 for 107, of 113 79 for 86. Whole ones: log_softmax bfloat16 of 24, 40 and 104 0.89, 0.76 and 0.92 of the time,
-# softmax 0.90, 0.91 and 0.99, float32 of 12, 20 and 36 0.89, 0.91 and 0.86; its gradient of 65 float32 0.88.
-MOST_WARP_SMEM_OF_MANY = {
-    ("softmax", 2): 112,
-    ("log_softmax", 2): 100,
-    ("plain", 2): 288,
-    ("softmax_backward", 4): 80,
-}
-MOST_ODD_PACKS = {2: 13, 4: 9}
-WARP_SMEM_HELD_OF_MANY = {("softmax", 2): 64, ("log_softmax", 2): 64, ("logsumexp", 2): 64, ("logsumexp", 4): 64}
-WARP_SMEM_REDUCED_OF_MANY = 160
+SHORTEST_WITH_EDGES = 33
+MOST_NARROW_PACKS = 256
+# What a lane holds of a row that more lanes might share, and WARP_REGISTERS with edges. H200, November 2026, us:
+# log_softmax bfloat16 163880x819, 56 elements for 32, 171 for 137, softmax 80000x269, 40 for 24, 34.5 for 27.7.
+MOST_LANE_REGISTERS = 40
+# And packs of one where lanes hold none.
+MOST_REDUCED_PACKS = 16
+# Rows are many, where a threshold says so, from so many for a multiprocessor on.
+MANY_SHORT_ROWS_PER_MULTIPROCESSOR = 192
+# Rows of no more elements, and packs where those are held, may come by way of shared memory: longer ones are no faster
+# so. They need no accesses that divide them. H200, November 2026, us, against lanes that read an element, a narrow pack
+# or the edges of a row: 3495253x3 softmax float32 27.1 for 70.6, bfloat16 17.4 for 70.3, its gradient 23.0 for
+# 69.8; 317750x33 softmax float32 26.1 for 56.1, log_softmax bfloat16 18.2 for 73.7, sum 13.0 for 60.5.
+MOST_WARP_SMEM = 320
+MOST_WARP_SMEM_PACKS = 128
 # Elements that a lane holds of them, of a gradient of both arrays; bytes that a warp asks for at a time, rows of a lane
 # at a time, and blocks that must be left for a multiprocessor where lanes have several: 3495253x3 float32 45.4 with one
 # row, 33.8 with two, 27.0 with four; 64000x3 5.6 with eight, 4.9 with one.

@@ -20,8 +20,9 @@ struct GradientWarp {
     bool padded;  // a row need not fill the packs of its group
 };
 
+// Of doubles one block at least, as warp_smem.h has it.
 template <class Op, class Dy, class Saved, class Dx, GradientWarp kShape>
-__global__ void __launch_bounds__(kShape.threads)
+__global__ void __launch_bounds__(kShape.threads, kSame<GradientCompute<Dy, Saved, Dx>, double>)
     gradient_warp(const __grid_constant__ GradientJob<3, kShape.axes + 1> job) {
     using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
     using C = typename Rows::C;
