@@ -20,9 +20,13 @@ struct GradientWarp {
     bool padded;  // a row need not fill the packs of its group
 };
 
-// Of doubles one block at least, as warp_smem.h has it.
+// More than two edges of a row for each lane.
+template <GradientWarp kShape>
+constexpr bool kManyEdges = kShape.alignment != Alignment::whole && kShape.pack - 1 > kShape.lanes;
+
+// Of doubles and many edges one block at least, as warp_smem.h has it of doubles.
 template <class Op, class Dy, class Saved, class Dx, GradientWarp kShape>
-__global__ void __launch_bounds__(kShape.threads, kSame<GradientCompute<Dy, Saved, Dx>, double>)
+__global__ void __launch_bounds__(kShape.threads, kSame<GradientCompute<Dy, Saved, Dx>, double> || kManyEdges<kShape>)
     gradient_warp(const __grid_constant__ GradientJob<3, kShape.axes + 1> job) {
     using Rows = GradientRows<Dy, Saved, Dx, kShape.axes, kAccessOf<kShape>>;
     using C = typename Rows::C;

@@ -21,8 +21,10 @@ struct Warp {
     bool padded;  // a row need not fill the packs of its group
 };
 
+// Of doubles one block at least, as warp_smem.h has it.
 template <class Op, class In, class Out, Warp kShape, class Load = Direct, class Store = Direct>
-__global__ void __launch_bounds__(kShape.threads) warp(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
+__global__ void __launch_bounds__(kShape.threads, kSame<Compute<In, Out>, double>)
+    warp(const __grid_constant__ Job<kShape.axes, Load, Store> job) {
     using Rows = Rows<Op, In, Out, kShape.axes, kShape.pack, kShape.alignment, Load, Store>;
     using C = typename Rows::C;
     constexpr int R = kShape.rows;
