@@ -13,7 +13,10 @@ from .thresholds import (
     FEW_ROWS_PER_MULTIPROCESSOR,
     GRADIENT_SEGMENT_PACKS,
     MOST_LANE_REGISTERS,
+    MOST_NARROW_PACKS,
     MOST_REDUCED_PACKS,
+    NARROW_LENGTH,
+    SHORTEST_WITH_EDGES,
     WARP_REGISTERS,
 )
 
@@ -61,6 +64,28 @@ def _may_have(choice: Choice, packs: int, pack: int, alignment: str) -> bool:
     # Edges that are written take registers, too.
     most = WARP_REGISTERS if alignment != "whole" and choice.elementwise else MOST_LANE_REGISTERS
     return packs * pack * choice.registers_per_element * choice.kept_arrays <= most
+
+
+def ways_as_rows_lie(choice: Choice, narrow: int, pack: int, alignment: str) -> Iterator[Way]:
+    """Those for rows that come to registers: by packs of so many elements with that alignment, and by narrower ones
+    that rows are whole ones of."""
+    if narrow < pack:
+        yield from direct_ways(choice, narrow, "whole")
+    if narrow == pack or choice.problem.length >= SHORTEST_WITH_EDGES:
+        yield from direct_ways(choice, pack, alignment)
+
+
+def narrow_packs_pay(choice: Choice, narrow: int, pack: int, alignment: str) -> bool:
+    """Whether rows off the boundaries of packs are better read by narrower ones that they are whole ones of."""
+    length = choice.problem.length
+    if not many_for_lanes(choice):
+        return length <= NARROW_LENGTH
+    if length < SHORTEST_WITH_EDGES:
+        return True
+    if length // narrow > MOST_NARROW_PACKS:
+        return False
+    by_narrow = quickest(choice, direct_ways(choice, narrow, "whole"))
+    return by_narrow <= quickest(choice, direct_ways(choice, pack, alignment))
 
 
 def quickest(choice: Choice, ways: Iterable[Way]) -> float:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, alignment_of, build, edge_packs
-from .lane_cost import Way
-from .lanes import direct_ways, lanes_of_row, many_for_lanes, quickest
+from .lanes import lanes_of_row, narrow_packs_pay
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_reduction import plan_reduction
@@ -35,14 +32,11 @@ from .thresholds import (
     MOST_HELD_HALVES,
     MOST_HELD_LOGSUMEXP,
     MOST_HELD_LOGSUMEXP_OF_FEW,
-    MOST_NARROW_PACKS,
     MOST_ONLINE_AT_ONCE,
-    NARROW_LENGTH,
     ONLINE_PACKS,
     ONLINE_THREADS,
     ONLINE_THREADS_PER_MULTIPROCESSOR,
     SEED_THREADS,
-    SHORTEST_WITH_EDGES,
     WARP_REGISTERS,
     WARP_THREADS,
     WIDE_WARP_REGISTERS,
@@ -117,7 +111,7 @@ def make_cuda_plan(
         return plan_strided(choice)
     if algorithm in ("strided", "strided_split"):
         return plan_strided(choice)
-    short = plan_short_rows(choice, _whole_pack, _direct_ways(choice))
+    short = plan_short_rows(choice, _whole_pack, _alignment)
     if short is not None:
         return short
     pack, alignment = _row_pack(choice)
@@ -159,36 +153,14 @@ def _row_pack(choice: Choice) -> tuple[int, str]:
     alignment = _alignment(choice, pack)
     if alignment == "whole":
         choice.why.append(f"rows of {choice.problem.length} are whole packs of {pack}: every access is full width")
-    elif _narrow_packs_pay(choice, pack, alignment):
-        pack, alignment = _whole_pack(choice), "whole"
+    elif narrow_packs_pay(choice, narrow := _whole_pack(choice), pack, alignment):
+        pack, alignment = narrow, "whole"
         choice.why.append(f"short rows off the boundaries of wider packs: packs of {pack}")
     elif alignment == "peeled":
         choice.why.append(f"rows of {choice.problem.length} start off pack boundaries: head and tail go by element")
     else:
         choice.why.append("input and result may lie differently to pack boundaries: only the result goes by packs")
     return pack, alignment
-
-
-def _narrow_packs_pay(choice: Choice, pack: int, alignment: str) -> bool:
-    """Whether rows off the boundaries of packs are better read by narrower ones that they are whole ones of."""
-    length, narrow = choice.problem.length, _whole_pack(choice)
-    if not many_for_lanes(choice):
-        return length <= NARROW_LENGTH
-    if length < SHORTEST_WITH_EDGES:
-        return True
-    if length // narrow > MOST_NARROW_PACKS:
-        return False
-    wide = direct_ways(choice, pack, alignment)
-    return quickest(choice, direct_ways(choice, narrow, "whole")) <= quickest(choice, wide)
-
-
-def _direct_ways(choice: Choice) -> Iterator[Way]:
-    """All ways for lanes to share rows that come to registers as they lie."""
-    pack, narrow = choice.tuning.pack or choice.access_pack, _whole_pack(choice)
-    if narrow < pack:
-        yield from direct_ways(choice, narrow, "whole")
-    if narrow == pack or choice.problem.length >= SHORTEST_WITH_EDGES:
-        yield from direct_ways(choice, pack, _alignment(choice, pack))
 
 
 # ---- softmax, log_softmax, logsumexp of rows that lie side by side ----

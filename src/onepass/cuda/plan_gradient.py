@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..problem import Axis
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build, edge_packs
-from .lane_cost import Way
-from .lanes import direct_ways, lanes_of_row, many_for_lanes, quickest
+from .lanes import lanes_of_row, narrow_packs_pay
 from .plan_gradient_claimed import gradient_claims_pay
 from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
@@ -28,11 +25,8 @@ from .thresholds import (
     LOOP_THREADS,
     MOST_GRADIENT_PACKS_OF_LANES,
     MOST_GRADIENT_WARPS,
-    MOST_NARROW_PACKS,
-    NARROW_LENGTH,
     SHORT_HALVES_LENGTH,
     SHORT_HALVES_THREADS,
-    SHORTEST_WITH_EDGES,
     WARP_REGISTERS,
     WARP_THREADS,
 )
@@ -65,7 +59,7 @@ def plan_gradient(choice: Choice) -> CudaPlan:
     if not together or algorithm in _BY_TILES:
         return plan_gradient_strided(choice)
     if problem.op != "logsumexp_backward":
-        return plan_short_rows(choice, _whole_pack, _direct_ways(choice)) or _plan_rows(choice)
+        return plan_short_rows(choice, _whole_pack, _alignment_of_packs) or _plan_rows(choice)
     if algorithm not in (None, "warp"):
         raise choice.refuse("no row is needed twice: `warp` or `strided`")
     return _plan_segments(choice)
@@ -146,8 +140,9 @@ def _row_access(choice: Choice) -> tuple[int, str, bool, bool]:
     if access == _all_by_packs(choice):
         choice.why.append(f"rows of {problem.length} are whole packs of {pack}: every access is full width")
         return pack, *access
-    if _narrow_packs_pay(choice, pack, access):
-        pack = _whole_pack(choice)
+    narrow = _whole_pack(choice)
+    if narrow_packs_pay(choice, narrow, pack, _alignment(choice, access)):
+        pack = narrow
         choice.why.append(f"short rows off the boundaries of wider packs: packs of {pack}")
         return pack, *_access(choice, pack)
     if access[0] == "peeled":
@@ -160,31 +155,13 @@ def _row_access(choice: Choice) -> tuple[int, str, bool, bool]:
     return pack, *access
 
 
-def _narrow_packs_pay(choice: Choice, pack: int, access: tuple[str, bool, bool]) -> bool:
-    """Whether rows off the boundaries of packs are better read by narrower ones that they are whole ones of."""
-    length, narrow = choice.problem.length, _whole_pack(choice)
-    if not many_for_lanes(choice):
-        return length <= NARROW_LENGTH
-    if length < SHORTEST_WITH_EDGES:
-        return True
-    if length // narrow > MOST_NARROW_PACKS:
-        return False
-    wide = direct_ways(choice, pack, _alignment(choice, access))
-    return quickest(choice, direct_ways(choice, narrow, "whole")) <= quickest(choice, wide)
-
-
 def _alignment(choice: Choice, access: tuple[str, bool, bool]) -> str:
     """Of all arrays: "apart" where one that might go by packs goes by element."""
     return access[0] if access[1:] == _all_by_packs(choice)[1:] else "apart"
 
 
-def _direct_ways(choice: Choice) -> Iterator[Way]:
-    """All ways for lanes to share rows that come to registers as they lie."""
-    pack, narrow = choice.tuning.pack or _widest_pack(choice), _whole_pack(choice)
-    if narrow < pack:
-        yield from direct_ways(choice, narrow, "whole")
-    if narrow == pack or choice.problem.length >= SHORTEST_WITH_EDGES:
-        yield from direct_ways(choice, pack, _alignment(choice, _access(choice, pack)))
+def _alignment_of_packs(choice: Choice, pack: int) -> str:
+    return _alignment(choice, _access(choice, pack))
 
 
 # ---- softmax_backward, log_softmax_backward of rows that lie side by side ----

@@ -3,13 +3,13 @@ plan_slabs.py has those whose elements take turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..problem import GRADIENTS, REDUCTIONS, Axis
 from .kernel_plan import ONCE, Choice, CudaPlan, build
 from .lane_cost import LaneCosts, Way
-from .lanes import LANES, many_for_lanes, quickest
+from .lanes import LANES, many_for_lanes, quickest, ways_as_rows_lie
 from .rounding import ceil_div, ceil_power
 from .thresholds import (
     ACCESS_BYTES,
@@ -31,9 +31,11 @@ from .thresholds import (
 )
 
 
-def plan_short_rows(choice: Choice, whole_pack: Callable[[Choice], int], direct: Iterable[Way]) -> CudaPlan | None:
+def plan_short_rows(
+    choice: Choice, whole_pack: Callable[[Choice], int], alignment: Callable[[Choice, int], str]
+) -> CudaPlan | None:
     """The plan where it was asked for or pays, or None. `whole_pack`: the most elements per access that every row of
-    every array is a whole number of; `direct`: the ways to share rows that come to registers as they lie."""
+    every array is a whole number of; `alignment`: of all arrays, by packs of so many elements."""
     asked = choice.algorithm == "warp_smem"
     if not _follow_each_other(choice):
         if asked:
@@ -42,7 +44,7 @@ def plan_short_rows(choice: Choice, whole_pack: Callable[[Choice], int], direct:
     if not asked and choice.algorithm is not None:
         return None
     pack = whole_pack(choice)
-    return plan_cut(choice, pack) if asked or _pays(choice, pack, direct) else None
+    return plan_cut(choice, pack) if asked or _pays(choice, pack, alignment) else None
 
 
 def many_short_rows(choice: Choice) -> bool:
@@ -70,7 +72,7 @@ def _along(choice: Choice) -> Axis:
     return choice.problem.reduce[0] if choice.problem.reduce else Axis(1, 1, 1, 1)
 
 
-def _pays(choice: Choice, pack: int, direct: Iterable[Way]) -> bool:
+def _pays(choice: Choice, pack: int, alignment: Callable[[Choice, int], str]) -> bool:
     """Whether rows that are whole packs of so many elements, no more, are better off that way."""
     length = choice.problem.length
     # An even number of whole packs is for lanes of a warp as it lies.
@@ -78,7 +80,9 @@ def _pays(choice: Choice, pack: int, direct: Iterable[Way]) -> bool:
     short = length <= MOST_WARP_SMEM and (choice.problem.op in REDUCTIONS or length // pack <= MOST_WARP_SMEM_PACKS)
     if not (odd and short and many_for_lanes(choice) and choice.device.copies_go_on):
         return False
-    return quickest(choice, ways_by_slab(choice, pack)) < quickest(choice, direct)
+    widest = choice.tuning.pack or choice.access_pack
+    as_they_lie = ways_as_rows_lie(choice, pack, widest, alignment(choice, widest))
+    return quickest(choice, ways_by_slab(choice, pack)) < quickest(choice, as_they_lie)
 
 
 def ways_by_slab(choice: Choice, pack: int) -> Iterator[Way]:
