@@ -96,6 +96,12 @@ for lanes, length in ((8, 136), (32, 296), (16, 360)):
             for layout in (Layout((5, length)), odd):
                 name, tuning = f"{lanes} lanes, {length} columns of {dtypes}", Tuning(lanes=lanes)
                 add(("shapes",), name, op, layout, dtypes, algorithm="warp", tuning=tuning)
+# Fewer lanes than a row has edges.
+for lanes, length in ((1, 17), (2, 37), (4, 61)):
+    odd = Layout((37, length), saved=Place(past=3), dy=Place(past=3), dx=Place(past=3))
+    for op in (*SUMS, "logsumexp_backward"):
+        name, tuning = f"{lanes} lanes, fourteen edges", Tuning(lanes=lanes, pack=8)
+        add(("shapes",), name, op, odd, "bfloat16", algorithm="warp", tuning=tuning)
 for lanes in (1, 2, 8, 32):
     for rows in (1, 2):
         tuning = Tuning(lanes=lanes, rows=rows, threads=64)

@@ -95,6 +95,12 @@ for lanes, length in ((8, 136), (8, 264), (16, 360), (16, 640), (32, 300), (32, 
             add(("lanes",), name, op, Layout((9, length)), dtype, result_dtype, algorithm="warp", tuning=tuning)
             odd = Layout((9, length - 3), past=(3, 3))
             add(("lanes",), f"{name}, odd", op, odd, dtype, result_dtype, algorithm="warp", tuning=tuning)
+# Fewer lanes than a row has edges.
+for lanes, length in ((1, 17), (2, 37), (4, 61)):
+    for op in SOFTMAX_FAMILY:
+        odd = Layout((37, length), past=(3, 3))
+        tuning = Tuning(lanes=lanes, pack=8)
+        add(("lanes",), f"{lanes} lanes, fourteen edges", op, odd, "bfloat16", algorithm="warp", tuning=tuning)
 # Rows by way of shared memory: widths from one element on, last warps and last rows that are not full.
 for lanes in (1, 2, 4, 8, 16, 32):
     for rows in (1, 2, 4):
