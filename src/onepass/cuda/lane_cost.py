@@ -6,7 +6,6 @@ of warps, and warps that start. Beside them go only what the last warp does, and
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -162,9 +161,10 @@ def lines_of(lanes: int, row_bytes: int, access_bytes: int) -> int:
 @lru_cache(1024)
 def wavefronts_of(lanes: int, row_bytes: int, access_bytes: int) -> int:
     """How often an access of a warp to shared memory asks one of the 32 banks for another word."""
-    words = {
-        (lane // lanes * row_bytes + lane % lanes * access_bytes + at) // 4
-        for lane in range(32)
-        for at in range(0, access_bytes, 4)
-    }
-    return max(Counter(word % 32 for word in words).values())
+    words: set[int] = set()
+    for start in range(0, 32 // lanes * row_bytes, row_bytes):
+        words.update(range(start // 4, (start + lanes * access_bytes + 3) // 4))
+    asked = [0] * 32
+    for word in words:
+        asked[word % 32] += 1
+    return max(asked)
