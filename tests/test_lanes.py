@@ -164,6 +164,17 @@ def test_borders(op, shape, dtype, expected):
     assert cut(op, shape, dtype) == expected
 
 
+def test_lanes_take_several_rows_where_sixteen_blocks_are_left():
+    """Of 128 threads, for each multiprocessor; before that, a lane has a row as it lies."""
+
+    def taken(rows):
+        plan = along_dim_1("softmax", (rows, 3), "float32")
+        return plan.algorithm, dict(plan.shape)["rows"]
+
+    assert [taken(rows) for rows in (1_081_343, 1_081_344)] == [("warp", 1), ("warp_smem", 4)]
+    assert [taken(rows) for rows in (2_162_687, 2_162_688)] == [("warp_smem", 4), ("warp_smem", 8)]
+
+
 def test_elements_that_lie_differently_go_one_by_one():
     """A result that starts elsewhere, so that no packs of it are packs of the input."""
     problem = problem_along(1, "softmax", (50_000, 500), "bfloat16")

@@ -97,8 +97,14 @@ def ways_by_slab(choice: Choice, pack: int) -> Iterator[Way]:
         for rows in (1, 2, 4, MOST_WARP_SMEM_ROWS) if lanes == 1 else (1,):
             slabs_bytes = WARP_THREADS // 32 * _slab_bytes(choice, 32 // lanes * rows)
             fits = slabs_bytes <= choice.device.shared_per_block
-            if fits and (rows == 1 or rows * held <= most_held_of(choice)):
+            if fits and (rows == 1 or (rows * held <= most_held_of(choice) and _may_take(choice, rows, lanes))):
                 yield Way(lanes, each, pack, "whole", rows, by_slab=True)
+
+
+def _may_take(choice: Choice, rows: int, lanes: int) -> bool:
+    """Whether blocks enough are left for every multiprocessor if lanes take so many rows at a time."""
+    block = rows * (choice.tuning.threads or WARP_THREADS) // lanes
+    return choice.problem.rows >= block * WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
 def _slab_bytes(choice: Choice, slabs: int, columns: int = 1, apart: bool = False) -> int:
@@ -159,7 +165,6 @@ def _sharing_of_slabs(choice: Choice, packs: int) -> tuple[int, int]:
     lanes = choice.tuning.lanes or min(32, ceil_power(ceil_div(packs * per_element, of_a_lane)))
     held = ceil_div(packs, lanes) * per_element
     row_bytes = problem.length * _room_sizes(choice)[0]
-    threads = choice.tuning.threads or WARP_THREADS
     rows = 1
     if choice.registers_per_element > 1:
         return lanes, rows
@@ -167,8 +172,7 @@ def _sharing_of_slabs(choice: Choice, packs: int) -> tuple[int, int]:
         rows < MOST_WARP_SMEM_ROWS
         and 2 * rows * held <= most_held_of(choice)
         and rows * (32 // lanes) * row_bytes < WARP_SMEM_BYTES
-        and problem.rows
-        >= 2 * rows * (threads // lanes) * WARP_SMEM_BLOCKS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+        and _may_take(choice, 2 * rows, lanes)
     ):
         rows *= 2
     return lanes, rows
