@@ -1,9 +1,11 @@
 """What several test files need: element types, NumPy and torch alike, outputs that start as NaN, fresh interpreters."""
 
+import importlib
 import math
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import ml_dtypes
@@ -126,3 +128,16 @@ def run_with_isa(isa, *pytest_args, timeout=300):
     assert process.returncode == 0, f"under ONEPASS_ISA={isa}:\n{process.stdout[-6000:]}\n{process.stderr[-2000:]}"
     assert " passed" in process.stdout, process.stdout
     return process.stdout
+
+
+@contextmanager
+def imported_tool(name):
+    """A module of tools/ that stands on tools/tune.py; both are forgotten afterwards."""
+    tools = str(Path(__file__).parent.parent / "tools")
+    sys.path.insert(0, tools)
+    try:
+        yield importlib.import_module(name)
+    finally:
+        sys.path.remove(tools)
+        for module in (name, "tune"):
+            del sys.modules[module]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import imported_tool
 from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner
@@ -21,13 +22,8 @@ H200 = by_name("h200")
 
 @pytest.fixture(scope="module")
 def audit():
-    sys.path.insert(0, str(TOOLS))
-    try:
-        yield __import__("audit_plans")
-    finally:
-        sys.path.remove(str(TOOLS))
-        for name in ("audit_plans", "tune"):
-            del sys.modules[name]
+    with imported_tool("audit_plans") as module:
+        yield module
 
 
 @pytest.mark.parametrize("columns", [False, True])

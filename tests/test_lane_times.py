@@ -2,10 +2,9 @@
 
 import io
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from helpers import imported_tool
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -13,19 +12,13 @@ from onepass.cuda.device import by_name
 from onepass.cuda.lane_cost import Costs, LaneCosts, Way, microseconds
 from onepass.cuda.lanes import direct_ways
 
-TOOLS = Path(__file__).parent.parent / "tools"
 H200 = by_name("h200")
 
 
 @pytest.fixture(scope="module")
 def tool():
-    sys.path.insert(0, str(TOOLS))
-    try:
-        yield __import__("lane_times")
-    finally:
-        sys.path.remove(str(TOOLS))
-        for name in ("lane_times", "tune"):
-            del sys.modules[name]
+    with imported_tool("lane_times") as module:
+        yield module
 
 
 def drawn(tool, seed, count=60):
@@ -57,7 +50,7 @@ def made_up(tool, costs):
     """Times as they would be if ways cost that."""
     for cell in drawn(tool, 7, 40):
         problem = cell.op, cell.dtype, *cell.shape
-        choice = tool.choice_of(tool.problem_of(*problem), H200)
+        choice = tool.choice_of(tool.untimed(problem), H200)
         of = LaneCosts.of(choice)
         whole = tool.math.gcd(16 // choice.x_size, cell.shape[1])
         for way in direct_ways(choice, whole, "whole"):
@@ -100,7 +93,7 @@ def test_costs_are_found_that_choose_better(tool):
 
 def test_the_planner_is_behind_where_another_way_was_faster(tool):
     problem = "softmax", "float32", 50_000, 96
-    planned = tool.way_of(tool.make_cuda_plan(tool.problem_of(*problem), H200, addresses=(0, 0)), 96)
+    planned = tool.way_of(tool.make_cuda_plan(tool.untimed(problem), H200, addresses=(0, 0)), 96)
     other = planned._replace(lanes=planned.lanes * 2)
     timed = [tool.Timed(*problem, planned, 12.0), tool.Timed(*problem, other, 10.0)]
     assert tool.behind(H200, timed) == [pytest.approx(1.2)]

@@ -2,13 +2,13 @@
 and how far that is from the fastest of those that were timed on an H200."""
 
 import math
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gpu_layouts import along_dim_1, problem_along
+from helpers import imported_tool
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,13 +29,8 @@ MANY = 2113  # more than 16 rows for each multiprocessor
 
 @pytest.fixture(scope="module")
 def tool():
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        yield __import__("lane_times")
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-        for name in ("lane_times", "tune"):
-            del sys.modules[name]
+    with imported_tool("lane_times") as module:
+        yield module
 
 
 def choice_of(op, shape, dtype):

@@ -22,11 +22,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
-from tune import Candidates, Sweep, candidates, compile_what_can_be, describe, fail, time_plans
+from tune import Candidates, Sweep, candidates, compile_what_can_be, describe, fail, problem_of, time_plans
 
 from onepass.bench.gpu_cells import GpuCell
 from onepass.bench.gpu_timing import GpuEffort
-from onepass.call import operands_like
 from onepass.cuda import CudaError
 from onepass.cuda.device import Device, by_name
 from onepass.cuda.kernel_plan import Choice, CudaPlan, Functor
@@ -35,7 +34,7 @@ from onepass.cuda.lanes import direct_ways
 from onepass.cuda.plan import make_cuda_plan
 from onepass.cuda.plan_warp_smem import ways_by_slab
 from onepass.cuda.tuning import Tuning
-from onepass.problem import ITEMSIZE, Problem, contiguous_strides, make_problem, normalize_dims
+from onepass.problem import ITEMSIZE, Problem
 
 OPS = ("softmax", "log_softmax", "logsumexp", "sum", "softmax_backward", "log_softmax_backward", "logsumexp_backward")
 DTYPES = ("float32", "bfloat16", "float64")
@@ -94,11 +93,9 @@ def way_of(plan: CudaPlan, length: int) -> Way | None:
     return Way(lanes, int(packs), pack, alignment, rows, plan.algorithm == "warp_smem")
 
 
-def problem_of(op: str, dtype: str, rows: int, length: int) -> Problem:
-    shape = rows, length
-    dims = normalize_dims(op, -1, shape)
-    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
-    return make_problem(op, dtype, shape, dims, second=second, third=third)
+def untimed(problem: tuple[str, str, int, int]) -> Problem:
+    op, dtype, rows, length = problem
+    return problem_of(op, dtype, (rows, length))
 
 
 def time_ways(cell: GpuCell, found: Candidates, console: Console) -> Iterator[Timed]:
@@ -143,7 +140,7 @@ def behind(device: Device, all_timed: list[Timed]) -> list[float]:
     factors = []
     for problem, ways in itertools.groupby(all_timed, key=lambda timed: timed.problem):
         took = {timed.way: timed.microseconds for timed in ways}
-        planned = way_of(make_cuda_plan(problem_of(*problem), device, addresses=(0,) * 4), problem[3])
+        planned = way_of(make_cuda_plan(untimed(problem), device, addresses=(0,) * 4), problem[3])
         if planned in took:
             factors.append(took[planned] / min(took.values()))
     return factors
@@ -154,7 +151,7 @@ def fit_costs(device: Device, all_timed: list[Timed], steps: int, console: Conso
     import torch
 
     kinds, sizes = list(ELEMENT), (2, 4, 8)
-    choices = {timed.problem: choice_of(problem_of(*timed.problem), device) for timed in all_timed}
+    choices = {timed.problem: choice_of(untimed(timed.problem), device) for timed in all_timed}
     all_timed = [timed for timed in all_timed if timed.way in considered(choices[timed.problem], timed.way)]
     groups = {problem: i for i, problem in enumerate(dict.fromkeys(timed.problem for timed in all_timed))}
     costs = {problem: LaneCosts.of(choice) for problem, choice in choices.items()}

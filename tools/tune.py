@@ -106,11 +106,16 @@ class Candidates:
         return sorted((v for v in self.others if v.name in seconds), key=lambda v: seconds[v.name])[:n]
 
 
+def problem_of(op: str, dtype: str, shape: tuple[int, ...], dim: int = -1) -> Problem:
+    """Of contiguous arrays, with what else a gradient reads."""
+    dims = normalize_dims(op, dim, shape)
+    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
+    return make_problem(op, dtype, shape, dims, second=second, third=third)
+
+
 def candidates(cell: GpuCell, device: Device, tried: Iterable[Sweep], only: Collection[str] = ()) -> Candidates:
     """Raises ValueError for a problem that there is not."""
-    dims = normalize_dims(cell.op, cell.dim, cell.shape)
-    second, third = operands_like(cell.op, cell.dtype, cell.shape, contiguous_strides(cell.shape), dims)
-    problem = make_problem(cell.op, cell.dtype, cell.shape, dims, second=second, third=third)
+    problem = problem_of(cell.op, cell.dtype, cell.shape, cell.dim)
 
     def plan(algorithm: str | None, tuning: Tuning | None) -> CudaPlan:
         return make_cuda_plan(problem, device, algorithm, addresses=(0,) * 4, tuning=tuning)

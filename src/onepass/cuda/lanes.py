@@ -12,6 +12,7 @@ from .rounding import ceil_div, ceil_power
 from .thresholds import (
     FEW_ROWS_PER_MULTIPROCESSOR,
     GRADIENT_SEGMENT_PACKS,
+    MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MOST_LANE_REGISTERS,
     MOST_NARROW_PACKS,
     MOST_REDUCED_PACKS,
@@ -26,6 +27,11 @@ LANES = (1, 2, 4, 8, 16, 32)
 def many_for_lanes(choice: Choice) -> bool:
     """Whether rows are so many that it matters what each of them costs, and not only how long one takes."""
     return choice.problem.rows > FEW_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
+
+
+def many_short_rows(choice: Choice) -> bool:
+    """Whether rows are so many that lanes of a warp have longer ones, too."""
+    return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
 def lanes_of_row(choice: Choice, pack: int, alignment: str) -> int:
@@ -47,9 +53,9 @@ def direct_ways(choice: Choice, pack: int, alignment: str) -> Iterator[Way]:
     most = min(32, ceil_power(max(packs, edges)))
     fewest = ceil_power(edges) if problem.op in REDUCTIONS else 1  # each edge is for a lane of its own
     for lanes in LANES:
-        if lanes == most or fewest <= lanes < most and _may_have(choice, ceil_div(packs, lanes), pack, alignment):
-            each = ceil_div(packs, lanes)
-            if choice.problem.op == "logsumexp_backward":
+        each = ceil_div(packs, lanes)
+        if lanes == most or (fewest <= lanes < most and _may_have(choice, each, pack, alignment)):
+            if problem.op == "logsumexp_backward":
                 each = min(each, GRADIENT_SEGMENT_PACKS)
             yield Way(lanes, each, pack, alignment)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ..problem import GRADIENTS, REDUCTIONS, Problem
 from .device import Device
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, Functor, alignment_of, build, edge_packs
-from .lanes import lanes_of_row, narrow_packs_pay
+from .lanes import lanes_of_row, many_short_rows, narrow_packs_pay
 from .plan_cluster import cluster_pays, plan_cluster
 from .plan_gradient import plan_gradient
 from .plan_reduction import plan_reduction
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS, plan_split, sharing_algorithm
 from .plan_strided import plan_strided
-from .plan_warp_smem import many_short_rows, plan_short_rows
+from .plan_warp_smem import plan_short_rows
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import (
     BLOCK_REGISTERS,

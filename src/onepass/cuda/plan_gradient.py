@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..problem import Axis
 from .kernel_plan import BLOCK_SCRATCH, ONCE, Choice, CudaPlan, build, edge_packs
-from .lanes import lanes_of_row, narrow_packs_pay
+from .lanes import lanes_of_row, many_short_rows, narrow_packs_pay
 from .plan_gradient_claimed import gradient_claims_pay
 from .plan_gradient_cluster import gradient_cluster_pays, plan_gradient_cluster
 from .plan_gradient_split import block_registers, gradient_shares_pay, plan_gradient_split
 from .plan_gradient_strided import plan_gradient_strided
 from .plan_slabs import plan_slabs
 from .plan_split import SPLIT_ALGORITHMS
-from .plan_warp_smem import many_short_rows, plan_short_rows
+from .plan_warp_smem import plan_short_rows
 from .rounding import ceil_div, ceil_power
 from .thresholds import (
     ACCESS_BYTES,
@@ -85,7 +85,7 @@ def _strides(axis: Axis) -> tuple[int, int, int]:
 def _access(choice: Choice, pack: int) -> tuple[str, bool, bool]:
     """pack.h's Alignment of dx cut into packs of that many elements; whether dy and the saved array are as far from a
     boundary everywhere."""
-    along = choice.problem.reduce[0] if choice.problem.reduce else Axis(1, 1, 1, 1)
+    along = _along(choice)
     if pack == 1:
         return "whole", along.z_stride == 1, along.x_stride == 1
     places = [
@@ -112,7 +112,7 @@ def _access(choice: Choice, pack: int) -> tuple[str, bool, bool]:
 
 def _all_by_packs(choice: Choice) -> tuple[str, bool, bool]:
     """What _access says where no row has edges, and none of the arrays that are rows goes by element."""
-    along = choice.problem.reduce[0] if choice.problem.reduce else Axis(1, 1, 1, 1)
+    along = _along(choice)
     return "whole", along.z_stride == 1, along.x_stride == 1
 
 
@@ -147,7 +147,7 @@ def _row_access(choice: Choice) -> tuple[int, str, bool, bool]:
         return pack, *_access(choice, pack)
     if access[0] == "peeled":
         choice.why.append(f"rows of {problem.length} start off pack boundaries: head and tail go by element")
-    along = problem.reduce[0] if problem.reduce else Axis(1, 1, 1, 1)
+    along = _along(choice)
     for name, stride, wide in (("dy", along.z_stride, access[1]), ("what was saved", along.x_stride, access[2])):
         if not wide and problem.op != "logsumexp_backward":
             differently = "has one value for a row" if stride == 0 else "may lie differently to pack boundaries"

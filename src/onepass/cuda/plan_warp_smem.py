@@ -17,7 +17,6 @@ from .thresholds import (
     FEWEST_BUSY_SLAB_GROUPS,
     FORCED_WARP_REGISTERS,
     LARGEST_SLAB_TEAM,
-    MANY_SHORT_ROWS_PER_MULTIPROCESSOR,
     MOST_WARP_SMEM,
     MOST_WARP_SMEM_PACKS,
     MOST_WARP_SMEM_ROWS,
@@ -45,10 +44,6 @@ def plan_short_rows(
         return None
     pack = whole_pack(choice)
     return plan_cut(choice, pack) if asked or _pays(choice, pack, alignment) else None
-
-
-def many_short_rows(choice: Choice) -> bool:
-    return choice.problem.rows >= MANY_SHORT_ROWS_PER_MULTIPROCESSOR * choice.device.multiprocessors
 
 
 def _follow_each_other(choice: Choice) -> bool:
