@@ -28,7 +28,7 @@ constexpr const char* kAlgorithmNames[] = {"registers",      "row",        "onli
                                            "block_uncached", "three_pass", "cluster",   "stream", "strided_split"};
 
 // In the order of Form.
-constexpr const char* kFormNames[] = {"usual", "transposed", "folded", "across", "columns", "wide"};
+constexpr const char* kFormNames[] = {"usual", "transposed", "folded", "across", "columns", "wide", "gathered"};
 
 thread_local const char* last_run = "";
 thread_local Form form_of_last = Form::usual;
@@ -212,8 +212,12 @@ void keep(const Key& key, std::shared_ptr<const Bound> bound) {
 
 void run_kernel(const CpuCall& call, const Sources& in, void* y) {
     const BorrowedThreads threads(in.x->kind == lending.kind ? lending.lender : nullptr);
+    const Addresses from{in.x->data, in.second ? in.second->data : nullptr, in.third ? in.third->data : nullptr};
+    if (call.job.is_gathered()) {
+        form_of_last = kernels().gathered(call.job, from, y);
+        return;
+    }
     if (is_gradient(call.job.op)) {
-        const Addresses from{in.x->data, in.second->data, in.third ? in.third->data : nullptr};
         form_of_last = (call.tiles ? kernels().gradient_tiles : kernels().gradient_rows)(call.job, from, y);
         return;
     }

@@ -57,7 +57,8 @@ struct BoundHandle {
 };
 
 BoundHandle bind(int op, int algorithm, int in, int second, int third, int out, const std::vector<AxisNumbers>& outer,
-                 const std::vector<AxisNumbers>& reduce, const AxisNumbers& inner, std::int64_t rows,
+                 const std::vector<AxisNumbers>& reduce, const AxisNumbers& inner,
+                 const std::vector<std::int64_t>& blocks, std::int64_t rows,
                  std::int64_t length, std::int64_t chunk, std::int64_t tile, bool resident, bool split,
                  bool nontemporal, bool cached, int threads, const std::vector<std::int64_t>& shape) {
     auto bound = std::make_shared<Bound>();
@@ -89,6 +90,8 @@ BoundHandle bind(int op, int algorithm, int in, int second, int third, int out, 
                                       (size_of(static_cast<DType>(in)) +
                                        (is_gradient(static_cast<Op>(op)) ? size_of(static_cast<DType>(second)) : 0)) +
                                   results * size_of(result)};
+    if (!blocks.empty() && blocks.size() != outer.size()) throw nb::value_error("one block size for each outer axis");
+    std::copy(blocks.begin(), blocks.end(), std::get<CpuCall>(bound->how).job.blocks);
     return {bound};
 }
 
@@ -231,7 +234,7 @@ NB_MODULE(_engine, m) {
     define_cuda(m);
     nb::class_<BoundHandle>(m, "Bound");
     m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "second_dtype"_a, "third_dtype"_a,
-          "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a,
+          "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a, "blocks"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a,
           "split"_a, "nontemporal"_a, "cached"_a, "threads"_a, "shape"_a);
     m.def("bind_gpu", &bind_gpu, nb::kw_only(), "kernel"_a, "algorithm"_a, "threads"_a, "cluster"_a, "cooperative"_a,
           "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "team"_a = 0, "scratch_bytes"_a = 0,

@@ -327,8 +327,9 @@ class ThreadScratch {
     }
 
    private:
-    void* memory_[4] = {};
-    std::size_t size_[4] = {};
+    static constexpr std::size_t kSlots = static_cast<std::size_t>(Scratch::gathered_results) + 1;
+    void* memory_[kSlots] = {};
+    std::size_t size_[kSlots] = {};
 };
 
 }  // namespace

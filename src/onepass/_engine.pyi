@@ -38,6 +38,7 @@ def bind(
     outer: Sequence[tuple[int, int, int, int, int]],
     reduce: Sequence[tuple[int, int, int, int, int]],
     inner: tuple[int, int, int, int, int],
+    blocks: Sequence[int],
     rows: int,
     length: int,
     chunk: int,

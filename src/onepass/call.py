@@ -39,6 +39,7 @@ def bind(problem: Problem, plan: CpuPlan) -> _engine.Bound:
         outer=[astuple(axis) for axis in plan.outer],
         reduce=[astuple(axis) for axis in plan.reduce],
         inner=astuple(plan.inner),
+        blocks=list(plan.blocks),
         rows=_rows(plan),
         length=problem.length,
         chunk=plan.chunk,

@@ -33,6 +33,8 @@ class CpuPlan:
     split: bool  # the chunks of one row or tile go to several threads
     nontemporal: bool  # results bypass the cache
     cached: bool  # columns, or rows that are short or added up, may all be in L3
+    # Rows, along each axis of `outer`, of blocks that are gathered; none: rows are read where they lie, or one by one.
+    blocks: tuple[int, ...] = ()
     why: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -49,6 +51,8 @@ class CpuPlan:
             "strided": f"tiles of {self.tile} columns x {self.chunk} steps",
             "packed": f"{self.inner.size} interleaved rows per tile, {self.chunk} steps at a time",
         }[self.algorithm]
+        if self.blocks:
+            cut += f", blocks of {' x '.join(map(str, self.blocks))} of them gathered"
         stores = ", stores past the cache" if self.nontemporal else ""
         return f"{self.algorithm}: {cut}; {self.threads} thread{'s' * (self.threads > 1)}{stores}"
 

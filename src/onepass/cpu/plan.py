@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..machine import Machine
 from ..problem import Problem
 from .cpu_plan import CpuPlan, Reasons, busy_threads, refuse
+from .plan_gathered import plan_gathered
 from .plan_packed import can_pack, most_packed_inner
 from .plan_rows import plan_rows
 from .plan_tiles import inner_axis, plan_tiles
@@ -32,6 +33,9 @@ def make_plan(problem: Problem, machine: Machine, threads: int, algorithm: str |
             raise refuse(problem, algorithm, f"the inner axis must have {elements}, and {vectors}")
     tiles = inner is not None and algorithm in (None, "strided", "packed")
     threads = busy_threads(problem, machine, threads)
+    gathered = plan_gathered(problem, machine, threads, inner, why) if algorithm is None else None
+    if gathered is not None:
+        return gathered
     if tiles:
         assert inner is not None
         return plan_tiles(problem, machine, threads, algorithm, inner, why)

@@ -213,3 +213,11 @@ TRANSPOSED_ELEMENTS = {
 # 1.12, 60 of 50 1.08. bfloat16 0.45 to 0.85, float64 0.71 to 0.98, by AVX2 0.59 to 0.98. Gradients 0.75 to 1.5.
 PACKED_END_ROWS = 3
 MOST_PACKED_USE = 0.94
+
+# Blocks of rows that are gathered (plan_gathered.py): their elements, and what of L2 they take with what is computed.
+GATHERED_ELEMENTS = 1 << 14
+GATHERED_SHARE_OF_L2 = 0.5
+# Of rows that are only converted on the way, those so long that nothing is gained.
+LONGEST_CONVERTED_BLOCK = 512
+# Bytes of an inner axis whose tiles are read where they lie, though other axes are beside it.
+NARROWEST_TILE_IN_PLACE = 64

@@ -82,6 +82,11 @@ struct Job {
     bool nontemporal;     // results bypass the cache
     bool cached;          // columns, or rows that are short or added up, may all be in L3
     int threads;          // at most this many
+    // Rows, along each axis of `outer`, of blocks that are gathered (gathered.h); the first 0: rows are read where they
+    // lie, or one by one.
+    std::int64_t blocks[kMostAxes] = {};
+
+    ONEPASS_INLINE bool is_gathered() const { return blocks[0] != 0; }
 };
 
 // Where the inputs of a call lie. Of softmax_backward and log_softmax_backward: y and dy; of logsumexp_backward: x, and
@@ -100,6 +105,7 @@ enum class Form : std::uint8_t {
     across,      // rows_across.h
     columns,     // some vectors of columns at a time down all rows: short_columns.h
     wide,        // a few rows at a time along all columns: wide_reductions.h
+    gathered,    // blocks of rows, computed side by side in a near cache: gathered.h
 };
 
 // Stores past the cache fill whole lines.

@@ -37,7 +37,7 @@ __attribute__((always_inline)) inline void parallel_ranges(std::int64_t tasks, s
 
 // At least `bytes` of this thread's own memory, 64-byte aligned, overwritten by the next call with the same slot.
 // Throws std::bad_alloc.
-enum class Scratch { values, input, output, states };
+enum class Scratch { values, input, output, states, gathered, gathered_second, gathered_third, gathered_results };
 void* scratch(Scratch slot, std::size_t bytes);
 
 }  // namespace onepass

@@ -1,0 +1,156 @@
+"""Plans for rows that no kernel reads where they lie: blocks of them are gathered, computed side by side in a near
+cache, and written back (gathered.h)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ..machine import Machine
+from ..problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
+from .cpu_plan import CpuPlan, Reasons, direct, nontemporal, reads_pairs
+from .plan_packed import can_pack
+from .plan_rows import plan_rows
+from .plan_tiles import plan_tiles
+from .thresholds import (
+    CACHE_LINE,
+    GATHERED_ELEMENTS,
+    GATHERED_SHARE_OF_L2,
+    LONGEST_CONVERTED_BLOCK,
+    NARROWEST_TILE_IN_PLACE,
+    ROWS_PER_THREAD,
+)
+
+_RESIDENT = ("registers", "row")
+
+
+def plan_gathered(
+    problem: Problem, machine: Machine, threads: int, inner_index: int | None, why: Reasons
+) -> CpuPlan | None:
+    """The plan; None where kernels read rows or tiles where they lie, or no cache holds a block. `inner_index`: the
+    kept axis that tiles would run along."""
+    inner = None if inner_index is None else problem.outer[inner_index]
+    if problem.rows * problem.length == 0 or not problem.outer or _read_in_place(problem, machine, inner):
+        return None
+    columns = _as_columns(problem)
+    blocks = _blocks(problem, machine)
+    if blocks is None:
+        return None
+    rows = math.prod(blocks)
+    silent = Reasons()
+    dense = _dense(problem, rows, columns=columns)
+    if columns:
+        inside = plan_tiles(dense, machine, 1, "strided", 0, silent)
+    else:
+        inside = plan_rows(dense, machine, 1, None, silent)
+        if inside.algorithm not in _RESIDENT:
+            return None
+    shape = " x ".join(map(str, blocks))
+    laid = "columns side by side" if columns else "rows one behind the other"
+    why(f"blocks of {shape} rows of {problem.length} are gathered in a near cache, as {laid}")
+    past_cache = not columns and _written_in_place(problem, blocks) and nontemporal(problem, why)
+    return replace(
+        inside,
+        threads=threads,
+        outer=problem.outer,
+        reduce=problem.reduce,
+        inner=Axis(1, 1, 1),
+        blocks=blocks,
+        nontemporal=past_cache,
+        why=tuple(why.lines),
+    )
+
+
+def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bool:
+    """Whether rows, or tiles along `inner`, lie as kernels read and write them; or take so long each that it does not
+    matter."""
+    one_type = problem.dtype == problem.result_dtype and problem.second_dtype in (None, problem.dtype)
+    if inner is None:
+        if direct(problem):
+            return True
+        lies_ready = direct(replace(problem, result_dtype=problem.dtype, second_dtype=problem.dtype))
+        return lies_ready and problem.length > LONGEST_CONVERTED_BLOCK
+    if can_pack(problem, machine, inner):
+        return True
+    side_by_side = inner.x_stride == 1
+    if problem.op in ELEMENTWISE:
+        side_by_side = side_by_side and inner.y_stride == 1
+    if reads_pairs(problem):
+        side_by_side = side_by_side and inner.z_stride == 1
+    wide = inner.size * ITEMSIZE[problem.dtype] >= NARROWEST_TILE_IN_PLACE or len(problem.outer) == 1
+    return side_by_side and wide and (one_type or inner.size > LONGEST_CONVERTED_BLOCK)
+
+
+def _as_columns(problem: Problem) -> bool:
+    """Whether blocks are columns side by side: as results lie, which are then written at once, or, of reductions, as
+    what is read lies."""
+    stride = "y_stride" if problem.op in ELEMENTWISE else "x_stride"
+
+    def nearest(axes: tuple[Axis, ...]) -> float:
+        return min((abs(getattr(axis, stride)) for axis in axes if getattr(axis, stride)), default=math.inf)
+
+    return nearest(problem.outer) < nearest(problem.reduce)
+
+
+def _blocks(problem: Problem, machine: Machine) -> tuple[int, ...] | None:
+    """Rows of a block, along each kept axis: those that share cache lines, and more until there is enough to do."""
+    sizes = {"x_stride": ITEMSIZE[problem.dtype], "y_stride": ITEMSIZE[problem.result_dtype]}
+    if reads_pairs(problem):
+        sizes["z_stride"] = ITEMSIZE[problem.second_dtype or problem.dtype]
+    compute = ITEMSIZE[problem.compute_dtype]
+    blocks = []
+    for axis in problem.outer:
+        near = [abs(getattr(axis, stride)) * size for stride, size in sizes.items() if getattr(axis, stride)]
+        blocks.append(min(axis.size, max([1, *(CACHE_LINE // step for step in near)])))
+    arrays = 2 + reads_pairs(problem) if problem.op in ELEMENTWISE else 1
+    most = machine.l2_bytes * GATHERED_SHARE_OF_L2 / ((arrays + 1) * compute)
+    if math.prod(blocks) * problem.length > most:
+        return None
+    # Enough of them for all cores, where there is work for several.
+    share = problem.rows * problem.length // (ROWS_PER_THREAD * machine.cores)
+    wanted = min(most, GATHERED_ELEMENTS, share)
+    by_result = sorted(range(len(blocks)), key=lambda i: abs(problem.outer[i].y_stride) or math.inf)
+    for i in by_result:
+        axis = problem.outer[i]
+        more = int(wanted / (math.prod(blocks) * problem.length))
+        if more > 1:
+            parts = -(-axis.size // (blocks[i] * more))  # of equal size, or the last would be less than a block
+            blocks[i] = -(-axis.size // parts)
+    return tuple(blocks)
+
+
+def _dense(problem: Problem, rows: int, *, columns: bool) -> Problem:
+    """A block, as kernels see it."""
+    pairs = reads_pairs(problem)
+    elementwise = problem.op in ELEMENTWISE
+    row, step = (1, rows) if columns else (problem.length, 1)
+    one = problem.compute_dtype if not _is_one_type(problem) else problem.dtype
+    kept = Axis(rows, row, row if elementwise else 1, row if pairs else 1, 1)
+    reduced = Axis(problem.length, step, step if elementwise else 0, step if pairs else 0, 0)
+    shape = (problem.length, rows) if columns else (rows, problem.length)
+    return replace(
+        problem,
+        dtype=one,
+        result_dtype=one if elementwise else problem.result_dtype,
+        second_dtype=one if pairs else problem.second_dtype,
+        shape=shape,
+        dims=(0,) if columns else (1,),
+        result_shape=shape if elementwise else (rows,),
+        outer=(kept,),
+        reduce=(reduced,) if problem.length > 1 else (),
+        in_order=True,
+    )
+
+
+def _is_one_type(problem: Problem) -> bool:
+    types = {problem.dtype, problem.result_dtype}
+    if reads_pairs(problem):
+        types.add(problem.second_dtype or problem.dtype)
+    return len(types) == 1
+
+
+def _written_in_place(problem: Problem, blocks: tuple[int, ...]) -> bool:
+    """Rows of a block of results follow each other at one distance, each in one piece."""
+    together = sum(size > 1 for size in blocks) <= 1
+    in_one_piece = problem.length == 1 or (len(problem.reduce) == 1 and problem.reduce[0].y_stride == 1)
+    return together and in_one_piece and _is_one_type(problem)
