@@ -13,12 +13,14 @@ from .plan_packed import can_pack
 from .plan_rows import plan_rows
 from .plan_tiles import plan_tiles
 from .thresholds import (
-    CACHE_LINE,
     GATHERED_ELEMENTS,
-    GATHERED_SHARE_OF_L2,
-    LONGEST_CONVERTED_BLOCK,
+    GATHERED_SHARE_OF_L3,
     NARROWEST_TILE_IN_PLACE,
+    PIECE_BYTES,
+    ROW_SHARE_OF_L2,
     ROWS_PER_THREAD,
+    SHORTEST_ROW_BY_ROW,
+    SHORTEST_STEP_BY_STEP,
 )
 
 _RESIDENT = ("registers", "row")
@@ -64,21 +66,33 @@ def plan_gathered(
 def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bool:
     """Whether rows, or tiles along `inner`, lie as kernels read and write them; or take so long each that it does not
     matter."""
-    one_type = problem.dtype == problem.result_dtype and problem.second_dtype in (None, problem.dtype)
     if inner is None:
-        if direct(problem):
-            return True
-        lies_ready = direct(replace(problem, result_dtype=problem.dtype, second_dtype=problem.dtype))
-        return lies_ready and problem.length > LONGEST_CONVERTED_BLOCK
-    if can_pack(problem, machine, inner):
+        lies_along = len(problem.reduce) == 1 and _is_nearest(problem, problem.reduce[0])
+        return direct(problem) or (lies_along and problem.length >= SHORTEST_ROW_BY_ROW)
+    if problem.length > 1 and can_pack(problem, machine, inner):
         return True
-    side_by_side = inner.x_stride == 1
-    if problem.op in ELEMENTWISE:
-        side_by_side = side_by_side and inner.y_stride == 1
-    if reads_pairs(problem):
-        side_by_side = side_by_side and inner.z_stride == 1
-    wide = inner.size * ITEMSIZE[problem.dtype] >= NARROWEST_TILE_IN_PLACE or len(problem.outer) == 1
-    return side_by_side and wide and (one_type or inner.size > LONGEST_CONVERTED_BLOCK)
+    if not _is_nearest(problem, inner):
+        return False
+    if not _is_one_type(problem) or any(abs(getattr(inner, stride)) != 1 for stride in _strides(problem)):
+        return inner.size >= SHORTEST_STEP_BY_STEP
+    whole_rows = problem.op not in ELEMENTWISE or len(problem.outer) == 1
+    return whole_rows or inner.size * ITEMSIZE[problem.dtype] >= NARROWEST_TILE_IN_PLACE
+
+
+def _strides(problem: Problem) -> list[str]:
+    """Of the arrays that have a value for every element."""
+    second = ["z_stride"] if reads_pairs(problem) else []
+    return ["x_stride", *second, *(["y_stride"] if problem.op in ELEMENTWISE else [])]
+
+
+def _is_nearest(problem: Problem, axis: Axis) -> bool:
+    """Whether what follows along this axis is what is nearest in memory, in all arrays."""
+    others = [other for other in (*problem.outer, *problem.reduce) if other is not axis]
+    for stride in _strides(problem):
+        distances = [abs(getattr(other, stride)) for other in others]
+        if not 0 < abs(getattr(axis, stride)) < min((d for d in distances if d), default=math.inf):
+            return False
+    return True
 
 
 def _as_columns(problem: Problem) -> bool:
@@ -93,30 +107,42 @@ def _as_columns(problem: Problem) -> bool:
 
 
 def _blocks(problem: Problem, machine: Machine) -> tuple[int, ...] | None:
-    """Rows of a block, along each kept axis: those that share cache lines, and more until there is enough to do."""
+    """Rows of a block, along each kept axis: those that share pieces of memory, and more until there is enough to do.
+    None where a cache does not hold so many."""
     sizes = {"x_stride": ITEMSIZE[problem.dtype], "y_stride": ITEMSIZE[problem.result_dtype]}
     if reads_pairs(problem):
         sizes["z_stride"] = ITEMSIZE[problem.second_dtype or problem.dtype]
-    compute = ITEMSIZE[problem.compute_dtype]
-    blocks = []
-    for axis in problem.outer:
-        near = [abs(getattr(axis, stride)) * size for stride, size in sizes.items() if getattr(axis, stride)]
-        blocks.append(min(axis.size, max([1, *(CACHE_LINE // step for step in near)])))
-    arrays = 2 + reads_pairs(problem) if problem.op in ELEMENTWISE else 1
-    most = machine.l2_bytes * GATHERED_SHARE_OF_L2 / ((arrays + 1) * compute)
-    if math.prod(blocks) * problem.length > most:
+    most = _most_rows(problem, machine)
+    blocks: list[int] = []
+    for piece in PIECE_BYTES:
+        blocks = []
+        for axis in problem.outer:
+            near = [abs(getattr(axis, stride)) * size for stride, size in sizes.items() if getattr(axis, stride)]
+            blocks.append(min(axis.size, max([1, *(piece // step for step in near)])))
+        if math.prod(blocks) <= most:
+            break
+    else:
         return None
     # Enough of them for all cores, where there is work for several.
-    share = problem.rows * problem.length // (ROWS_PER_THREAD * machine.cores)
-    wanted = min(most, GATHERED_ELEMENTS, share)
+    share = problem.rows / (ROWS_PER_THREAD * machine.cores)
+    wanted = min(most, GATHERED_ELEMENTS / problem.length, share)
     by_result = sorted(range(len(blocks)), key=lambda i: abs(problem.outer[i].y_stride) or math.inf)
     for i in by_result:
         axis = problem.outer[i]
-        more = int(wanted / (math.prod(blocks) * problem.length))
+        more = int(wanted / math.prod(blocks))
         if more > 1:
             parts = -(-axis.size // (blocks[i] * more))  # of equal size, or the last would be less than a block
             blocks[i] = -(-axis.size // parts)
     return tuple(blocks)
+
+
+def _most_rows(problem: Problem, machine: Machine) -> float:
+    """That a near cache holds, with what is computed of them."""
+    compute = ITEMSIZE[problem.compute_dtype]
+    held = ITEMSIZE[problem.dtype] if _is_one_type(problem) else compute
+    arrays = 2 + reads_pairs(problem) if problem.op in ELEMENTWISE else 1
+    row_bytes = problem.length * (arrays * held + (compute if problem.op == "softmax" else 0))
+    return max(machine.l2_bytes * ROW_SHARE_OF_L2, machine.l3_bytes / machine.cores * GATHERED_SHARE_OF_L3) / row_bytes
 
 
 def _dense(problem: Problem, rows: int, *, columns: bool) -> Problem:

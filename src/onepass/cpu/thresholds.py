@@ -214,10 +214,13 @@ TRANSPOSED_ELEMENTS = {
 PACKED_END_ROWS = 3
 MOST_PACKED_USE = 0.94
 
-# Blocks of rows that are gathered (plan_gathered.py): their elements, and what of L2 they take with what is computed.
+# Blocks of rows that are gathered (plan_gathered.py): their elements; what of a core's part of L3 they may take; bytes
+# that lie together in memory of what is read and written, if a cache holds so much.
 GATHERED_ELEMENTS = 1 << 14
-GATHERED_SHARE_OF_L2 = 0.5
-# Of rows that are only converted on the way, those so long that nothing is gained.
-LONGEST_CONVERTED_BLOCK = 512
-# Bytes of an inner axis whose tiles are read where they lie, though other axes are beside it.
-NARROWEST_TILE_IN_PLACE = 64
+GATHERED_SHARE_OF_L3 = 0.25
+PIECE_BYTES = (64, 32, 16)
+# Rows that are gathered or converted one by one, in their own order, have so many elements; steps of tiles so many.
+SHORTEST_ROW_BY_ROW = 128
+SHORTEST_STEP_BY_STEP = 64
+# Bytes of an inner axis whose tiles are read and written where they lie, though other axes are beside it.
+NARROWEST_TILE_IN_PLACE = 16

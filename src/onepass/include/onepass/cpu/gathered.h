@@ -186,7 +186,7 @@ class Gathered {
             step *= job_.reduce[a].size;
         }
         relay.sort(memory);
-        relay.pair_up();
+        relay.pair_up(memory);
         return relay;
     }
 

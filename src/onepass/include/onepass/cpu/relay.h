@@ -46,11 +46,20 @@ class Relay {
     }
 
     // Where elements lie side by side along one axis in one array, along another in the other: those two the fastest,
-    // for squares of them to be turned over.
-    void pair_up() {
-        for (int i = 0; i + 2 < count_; ++i) {
+    // for squares of them to be turned over. Else no short axis last, of whose elements there would be a loop for each,
+    // if a longer one leads not far away in memory, the array with this stride.
+    void pair_up(std::int64_t RelayAxis::*stride) {
+        for (int i = 0; i + 1 < count_; ++i) {
             if (!turns(axes_[i], axes_[count_ - 1])) continue;
             for (; i + 2 < count_; ++i) swap(axes_[i], axes_[i + 1]);
+            return;
+        }
+        constexpr std::int64_t kShort = 16, kNear = 256;
+        for (int i = count_ - 2; i >= 0 && i >= count_ - 3; --i) {
+            RelayAxis& last = axes_[count_ - 1];
+            const std::int64_t step = axes_[i].*stride;
+            if (last.to == 1 && last.from == 1) break;
+            if (last.size < kShort && axes_[i].size > last.size && step <= kNear && step >= -kNear) swap(axes_[i], last);
         }
     }
 
@@ -66,6 +75,8 @@ class Relay {
         b = before;
     }
     static bool turns(const RelayAxis& a, const RelayAxis& b) {
+        constexpr std::int64_t kLeast = 4;  // of fewer, a square of vectors is mostly empty
+        if (a.size < kLeast || b.size < kLeast) return false;
         return (a.to == 1 && b.from == 1) || (a.from == 1 && b.to == 1);
     }
 
