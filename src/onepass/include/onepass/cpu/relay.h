@@ -58,7 +58,7 @@ class Relay {
         for (int i = count_ - 2; i >= 0 && i >= count_ - 3; --i) {
             RelayAxis& last = axes_[count_ - 1];
             const std::int64_t step = axes_[i].*stride;
-            if (last.to == 1 && last.from == 1) break;
+            if (last.to == 1 && last.from == 1 && last.size >= kFewest) break;
             if (last.size < kShort && axes_[i].size > last.size && step <= kNear && step >= -kNear) swap(axes_[i], last);
         }
     }
@@ -69,14 +69,15 @@ class Relay {
     }
 
    private:
+    static constexpr std::int64_t kFewest = 4;  // elements that are worth a vector
+
     static void swap(RelayAxis& a, RelayAxis& b) {
         const RelayAxis before = a;
         a = b;
         b = before;
     }
     static bool turns(const RelayAxis& a, const RelayAxis& b) {
-        constexpr std::int64_t kLeast = 4;  // of fewer, a square of vectors is mostly empty
-        if (a.size < kLeast || b.size < kLeast) return false;
+        if (a.size < kFewest || b.size < kFewest) return false;
         return (a.to == 1 && b.from == 1) || (a.from == 1 && b.to == 1);
     }
 
