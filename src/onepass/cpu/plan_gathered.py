@@ -13,6 +13,7 @@ from .plan_packed import can_pack
 from .plan_rows import plan_rows
 from .plan_tiles import plan_tiles
 from .thresholds import (
+    CACHE_LINE,
     GATHERED_ELEMENTS,
     GATHERED_SHARE_OF_L3,
     NARROWEST_TILE_IN_PLACE,
@@ -50,7 +51,7 @@ def plan_gathered(
     shape = " x ".join(map(str, blocks))
     laid = "columns side by side" if columns else "rows one behind the other"
     why(f"blocks of {shape} rows of {problem.length} are gathered in a near cache, as {laid}")
-    past_cache = not columns and _written_in_place(problem, blocks) and nontemporal(problem, why)
+    passes = _written_in_place(problem, blocks, columns=columns) and _in_lines(problem, blocks)
     return replace(
         inside,
         threads=threads,
@@ -58,7 +59,7 @@ def plan_gathered(
         reduce=problem.reduce,
         inner=Axis(1, 1, 1),
         blocks=blocks,
-        nontemporal=past_cache,
+        nontemporal=passes and nontemporal(problem, why),
         why=tuple(why.lines),
     )
 
@@ -132,7 +133,8 @@ def _blocks(problem: Problem, machine: Machine) -> tuple[int, ...] | None:
         more = int(wanted / math.prod(blocks))
         if more > 1:
             parts = -(-axis.size // (blocks[i] * more))  # of equal size, or the last would be less than a block
-            blocks[i] = -(-axis.size // parts)
+            step = CACHE_LINE // ITEMSIZE[problem.result_dtype] if axis.y_stride == 1 else 1
+            blocks[i] = min(-(-axis.size // (parts * step)) * step, axis.size)
     return tuple(blocks)
 
 
@@ -175,8 +177,25 @@ def _is_one_type(problem: Problem) -> bool:
     return len(types) == 1
 
 
-def _written_in_place(problem: Problem, blocks: tuple[int, ...]) -> bool:
-    """Rows of a block of results follow each other at one distance, each in one piece."""
-    together = sum(size > 1 for size in blocks) <= 1
-    in_one_piece = problem.length == 1 or (len(problem.reduce) == 1 and problem.reduce[0].y_stride == 1)
-    return together and in_one_piece and _is_one_type(problem)
+def _written_in_place(problem: Problem, blocks: tuple[int, ...], *, columns: bool) -> bool:
+    """Kernels write the results of a block where they belong: its rows follow each other at one distance, and what has
+    to lies side by side."""
+    if problem.op not in ELEMENTWISE or not _is_one_type(problem) or len(problem.reduce) > 1:
+        return False
+    row, size = 0, 1
+    for axis, of_block in zip(reversed(problem.outer), reversed(blocks), strict=True):
+        if of_block > 1 and size > 1 and axis.y_stride != size * row:
+            return False
+        if of_block > 1 and size == 1:
+            row = axis.y_stride
+        size *= of_block
+    return row == 1 if columns else problem.length == 1 or problem.reduce[0].y_stride == 1
+
+
+def _in_lines(problem: Problem, blocks: tuple[int, ...]) -> bool:
+    """Results that lie side by side in a block are whole cache lines, if the first begins with one."""
+    line = CACHE_LINE // ITEMSIZE[problem.result_dtype]
+    sizes = [axis.size for axis in problem.reduce]
+    of_axes = zip((*problem.outer, *problem.reduce), (*blocks, *sizes), strict=True)
+    steps = [size if axis.y_stride == 1 else axis.y_stride for axis, size in of_axes]
+    return all(step % line == 0 for step in steps)

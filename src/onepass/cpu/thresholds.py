@@ -216,9 +216,9 @@ MOST_PACKED_USE = 0.94
 
 # Blocks of rows that are gathered (plan_gathered.py): their elements; what of a core's part of L3 they may take; bytes
 # that lie together in memory of what is read and written, if a cache holds so much.
-GATHERED_ELEMENTS = 1 << 14
+GATHERED_ELEMENTS = 1 << 13
 GATHERED_SHARE_OF_L3 = 0.25
-PIECE_BYTES = (64, 32, 16)
+PIECE_BYTES = (256, 128, 64, 32, 16)
 # Rows that are gathered or converted one by one, in their own order, have so many elements; steps of tiles so many.
 SHORTEST_ROW_BY_ROW = 128
 SHORTEST_STEP_BY_STEP = 64
