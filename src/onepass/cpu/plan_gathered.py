@@ -7,20 +7,27 @@ import math
 from dataclasses import replace
 
 from ..machine import Machine
-from ..problem import ELEMENTWISE, ITEMSIZE, Axis, Problem
+from ..problem import ELEMENTWISE, ITEMSIZE, REDUCTIONS, Axis, Problem
 from .cpu_plan import CpuPlan, Reasons, direct, nontemporal, reads_pairs
 from .plan_packed import can_pack
 from .plan_rows import plan_rows
 from .plan_tiles import plan_tiles
 from .thresholds import (
     CACHE_LINE,
+    FEWEST_IN_PLACE,
     GATHERED_ELEMENTS,
     GATHERED_SHARE_OF_L3,
     NARROWEST_TILE_IN_PLACE,
     PIECE_BYTES,
     ROW_SHARE_OF_L2,
     ROWS_PER_THREAD,
+    SHORTEST_PACKED_APART,
+    SHORTEST_OTHER_ROW_WITH_GAPS,
+    SHORTEST_REDUCED_ROW_IN_GROUPS,
     SHORTEST_ROW_BY_ROW,
+    SHORTEST_ROW_IN_GROUPS,
+    SHORTEST_ROW_IN_SMALL_GROUPS,
+    SHORTEST_ROW_WITH_GAPS,
     SHORTEST_STEP_BY_STEP,
 )
 
@@ -68,16 +75,33 @@ def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bo
     """Whether rows, or tiles along `inner`, lie as kernels read and write them; or take so long each that it does not
     matter."""
     if inner is None:
+        if direct(problem):
+            return _all_adjoin(problem) or problem.length >= _shortest_apart(problem)
         lies_along = len(problem.reduce) == 1 and _is_nearest(problem, problem.reduce[0])
-        return direct(problem) or (lies_along and problem.length >= SHORTEST_ROW_BY_ROW)
+        return lies_along and problem.length >= SHORTEST_ROW_BY_ROW
     if problem.length > 1 and can_pack(problem, machine, inner):
-        return True
+        return len(problem.outer) == 2 or problem.length * inner.size >= SHORTEST_PACKED_APART
     if not _is_nearest(problem, inner):
         return False
     if not _is_one_type(problem) or any(abs(getattr(inner, stride)) != 1 for stride in _strides(problem)):
         return inner.size >= SHORTEST_STEP_BY_STEP
     whole_rows = problem.op not in ELEMENTWISE or len(problem.outer) == 1
     return whole_rows or inner.size * ITEMSIZE[problem.dtype] >= NARROWEST_TILE_IN_PLACE
+
+
+def _all_adjoin(problem: Problem) -> bool:
+    """Whether each row follows the one before, in the arrays that have a value for every element."""
+    step = problem.outer[0]
+    return len(problem.outer) == 1 and all(getattr(step, stride) == problem.length for stride in _strides(problem))
+
+
+def _shortest_apart(problem: Problem) -> int:
+    """Elements of rows that are as quick one by one, though they do not all follow each other."""
+    inner = problem.outer[-1]
+    if inner.x_stride == problem.length and inner.size * problem.length >= FEWEST_IN_PLACE:
+        return SHORTEST_REDUCED_ROW_IN_GROUPS if problem.op in REDUCTIONS else SHORTEST_ROW_IN_GROUPS
+    shortest = SHORTEST_ROW_WITH_GAPS.get(problem.op, SHORTEST_OTHER_ROW_WITH_GAPS)
+    return shortest if len(problem.outer) == 1 else max(shortest, SHORTEST_ROW_IN_SMALL_GROUPS)
 
 
 def _strides(problem: Problem) -> list[str]:
@@ -131,7 +155,8 @@ def _blocks(problem: Problem, machine: Machine) -> tuple[int, ...] | None:
     for i in by_result:
         axis = problem.outer[i]
         more = int(wanted / math.prod(blocks))
-        if more > 1:
+        enough = direct(problem) and math.prod(blocks) * problem.length >= FEWEST_IN_PLACE
+        if more > 1 and not enough:
             parts = -(-axis.size // (blocks[i] * more))  # of equal size, or the last would be less than a block
             step = CACHE_LINE // ITEMSIZE[problem.result_dtype] if axis.y_stride == 1 else 1
             blocks[i] = min(-(-axis.size // (parts * step)) * step, axis.size)

@@ -224,3 +224,10 @@ SHORTEST_ROW_BY_ROW = 128
 SHORTEST_STEP_BY_STEP = 64
 # Bytes of an inner axis whose tiles are read and written where they lie, though other axes are beside it.
 NARROWEST_TILE_IN_PLACE = 16
+SHORTEST_PACKED_APART = 64
+SHORTEST_ROW_IN_GROUPS = 32
+SHORTEST_REDUCED_ROW_IN_GROUPS = 96
+SHORTEST_ROW_IN_SMALL_GROUPS = 16
+SHORTEST_ROW_WITH_GAPS = {"softmax": 9, "log_softmax": 24, "logsumexp": 24}
+SHORTEST_OTHER_ROW_WITH_GAPS = 4
+FEWEST_IN_PLACE = 1024

@@ -15,9 +15,26 @@ inline To convert(From from) {
     }
 }
 
+// A few elements as they are: a call of memcpy takes longer.
+template <class T>
+inline void copy_run(T* to, const T* from, std::int64_t n) {
+    const auto copy = [&]<int kElements>(std::integral_constant<int, kElements>) {
+        if (n < kElements) return false;
+        std::int64_t i = 0;
+        for (; i + kElements <= n; i += kElements) __builtin_memcpy(to + i, from + i, kElements * sizeof(T));
+        // The last ones overlap those before.
+        if (i < n) __builtin_memcpy(to + n - kElements, from + n - kElements, kElements * sizeof(T));
+        return true;
+    };
+    constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+    if (copy(std::integral_constant<int, kVector>{}) || copy(std::integral_constant<int, 4>{})) return;
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
+
 template <class To, class From>
 inline void convert_run(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride, std::int64_t n) {
     if (to_stride == 1 && from_stride == 1) {
+        if constexpr (__is_same(To, From)) return copy_run(to, from, n);
         std::int64_t i = 0;
         if constexpr (!__is_same(To, From) && __is_same(Compute<To>, float) && __is_same(Compute<From>, float)) {
             for (; i + kLanes<float> <= n; i += kLanes<float>) store(to + i, load(from + i));

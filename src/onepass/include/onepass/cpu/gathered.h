@@ -44,6 +44,8 @@ class Gathered {
     }
 
    private:
+    static constexpr std::int64_t kLongApart = 32;  // rows of so many elements are read where they lie (thresholds.py)
+
     // One of the arrays of a call.
     struct Array {
         void* at;
@@ -160,7 +162,9 @@ class Gathered {
         if (!array.whole) return true;
         if (job_.reduce.count > 1) return false;
         seen.step = job_.reduce.empty() ? 1 : job_.reduce[0].*array.stride;
-        return columns_ ? seen.row == 1 : seen.step == 1;
+        if (columns_) return seen.row == 1;
+        // Short rows are quick where each follows the one before (transposed.h).
+        return seen.step == 1 && (seen.row == job_.length || job_.length >= kLongApart);
     }
 
     void* start(const Array& array, const Block& at) const {
