@@ -28,7 +28,6 @@ from .thresholds import (
     SHORTEST_ROW_IN_GROUPS,
     SHORTEST_ROW_IN_SMALL_GROUPS,
     SHORTEST_ROW_WITH_GAPS,
-    SHORTEST_STEP_BY_STEP,
 )
 
 _RESIDENT = ("registers", "row")
@@ -76,23 +75,26 @@ def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bo
     matter."""
     if inner is None:
         if direct(problem):
-            return _all_adjoin(problem) or problem.length >= _shortest_apart(problem)
+            return _all_adjoin(problem, problem.length) or problem.length >= _shortest_apart(problem)
         lies_along = len(problem.reduce) == 1 and _is_nearest(problem, problem.reduce[0])
         return lies_along and problem.length >= SHORTEST_ROW_BY_ROW
     if problem.length > 1 and can_pack(problem, machine, inner):
-        return len(problem.outer) == 2 or problem.length * inner.size >= SHORTEST_PACKED_APART
-    if not _is_nearest(problem, inner):
+        elements = problem.length * inner.size
+        adjoin = _is_one_type(problem) and _all_adjoin(problem, elements, inner)
+        return adjoin or elements >= SHORTEST_PACKED_APART
+    if not _is_one_type(problem) or not _is_nearest(problem, inner):
         return False
-    if not _is_one_type(problem) or any(abs(getattr(inner, stride)) != 1 for stride in _strides(problem)):
-        return inner.size >= SHORTEST_STEP_BY_STEP
-    whole_rows = problem.op not in ELEMENTWISE or len(problem.outer) == 1
-    return whole_rows or inner.size * ITEMSIZE[problem.dtype] >= NARROWEST_TILE_IN_PLACE
+    if any(getattr(inner, stride) != 1 for stride in _strides(problem)):
+        return False
+    return len(problem.outer) == 1 or inner.size * ITEMSIZE[problem.dtype] >= NARROWEST_TILE_IN_PLACE
 
 
-def _all_adjoin(problem: Problem) -> bool:
-    """Whether each row follows the one before, in the arrays that have a value for every element."""
-    step = problem.outer[0]
-    return len(problem.outer) == 1 and all(getattr(step, stride) == problem.length for stride in _strides(problem))
+def _all_adjoin(problem: Problem, elements: int, inner: Axis | None = None) -> bool:
+    """Whether rows of so many elements, with those side by side along `inner`, each follow the one before, in the
+    arrays that have a value for every element."""
+    apart = [axis for axis in problem.outer if axis is not inner]
+    follow = all(getattr(axis, stride) == elements for axis in apart for stride in _strides(problem))
+    return len(apart) <= 1 and follow
 
 
 def _shortest_apart(problem: Problem) -> int:

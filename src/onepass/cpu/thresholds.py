@@ -219,9 +219,7 @@ MOST_PACKED_USE = 0.94
 GATHERED_ELEMENTS = 1 << 13
 GATHERED_SHARE_OF_L3 = 0.25
 PIECE_BYTES = (256, 128, 64, 32, 16)
-# Rows that are gathered or converted one by one, in their own order, have so many elements; steps of tiles so many.
-SHORTEST_ROW_BY_ROW = 128
-SHORTEST_STEP_BY_STEP = 64
+SHORTEST_ROW_BY_ROW = 512
 # Bytes of an inner axis whose tiles are read and written where they lie, though other axes are beside it.
 NARROWEST_TILE_IN_PLACE = 16
 SHORTEST_PACKED_APART = 64

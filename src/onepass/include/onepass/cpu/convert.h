@@ -15,26 +15,34 @@ inline To convert(From from) {
     }
 }
 
-// A few elements as they are: a call of memcpy takes longer.
-template <class T>
-inline void copy_run(T* to, const T* from, std::int64_t n) {
-    const auto copy = [&]<int kElements>(std::integral_constant<int, kElements>) {
-        if (n < kElements) return false;
-        std::int64_t i = 0;
-        for (; i + kElements <= n; i += kElements) __builtin_memcpy(to + i, from + i, kElements * sizeof(T));
-        // The last ones overlap those before.
-        if (i < n) __builtin_memcpy(to + n - kElements, from + n - kElements, kElements * sizeof(T));
-        return true;
-    };
-    constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
-    if (copy(std::integral_constant<int, kVector>{}) || copy(std::integral_constant<int, 4>{})) return;
-    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
+// Runs of n elements, as they are: of few, a loop for each would take longer than they do. Two copies that overlap have
+// all of a run of kHalf elements or more, and no more than twice as many.
+template <int kHalf, class T>
+inline void copy_runs(T* to, std::int64_t to_stride, const T* from, std::int64_t from_stride, std::int64_t runs,
+                      std::int64_t n) {
+    constexpr bool kLargest = kHalf * static_cast<int>(sizeof(T)) >= kVectorBytes;
+    if constexpr (kLargest) {
+        for (std::int64_t r = 0; r < runs; ++r, to += to_stride, from += from_stride) {
+            for (std::int64_t i = 0; i + kHalf <= n; i += kHalf) __builtin_memcpy(to + i, from + i, kHalf * sizeof(T));
+            __builtin_memcpy(to + n - kHalf, from + n - kHalf, kHalf * sizeof(T));
+        }
+    } else if (n >= 2 * kHalf) {
+        copy_runs<2 * kHalf>(to, to_stride, from, from_stride, runs, n);
+    } else {
+        for (std::int64_t r = 0; r < runs; ++r, to += to_stride, from += from_stride) {
+            __builtin_memcpy(to, from, kHalf * sizeof(T));
+            __builtin_memcpy(to + n - kHalf, from + n - kHalf, kHalf * sizeof(T));
+        }
+    }
 }
 
 template <class To, class From>
 inline void convert_run(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride, std::int64_t n) {
     if (to_stride == 1 && from_stride == 1) {
-        if constexpr (__is_same(To, From)) return copy_run(to, from, n);
+        if constexpr (__is_same(To, From)) {
+            if (n > 0) copy_runs<1>(to, 0, from, 0, 1, n);
+            return;
+        }
         std::int64_t i = 0;
         if constexpr (!__is_same(To, From) && __is_same(Compute<To>, float) && __is_same(Compute<From>, float)) {
             for (; i + kLanes<float> <= n; i += kLanes<float>) store(to + i, load(from + i));

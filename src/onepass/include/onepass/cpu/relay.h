@@ -58,7 +58,7 @@ class Relay {
         for (int i = count_ - 2; i >= 0 && i >= count_ - 3; --i) {
             RelayAxis& last = axes_[count_ - 1];
             const std::int64_t step = axes_[i].*stride;
-            if (last.to == 1 && last.from == 1 && last.size >= kFewest) break;
+            if (last.to == 1 && last.from == 1) break;
             if (last.size < kShort && axes_[i].size > last.size && step <= kNear && step >= -kNear) swap(axes_[i], last);
         }
     }
@@ -90,6 +90,9 @@ class Relay {
         } else if (count == 2 && turns(axes[0], axes[1])) {
             const bool by_read = axes[1].from == 1;
             turn_over(to, from, axes[by_read], axes[!by_read]);
+        } else if (__is_same(To, From) && count == 2 && axes[1].to == 1 && axes[1].from == 1) {
+            if constexpr (__is_same(To, From))
+                copy_runs<1>(to, axes[0].to, from, axes[0].from, axes[0].size, axes[1].size);
         } else {
             for (std::int64_t i = 0; i < axes[0].size; ++i) {
                 run_axes(to + i * axes[0].to, from + i * axes[0].from, axes + 1, count - 1);
