@@ -67,9 +67,9 @@ class Reasons:
         self.lines.append(line)
 
 
-def _parallel_elements(problem: Problem, machine: Machine) -> int:
+def _parallel_elements(problem: Problem, machine: Machine, *, gathered: bool) -> int:
     """Elements from which on there is work for several threads."""
-    if problem.op in REDUCTIONS or problem.length == 1:
+    if not gathered and (problem.op in REDUCTIONS or problem.length == 1):
         short = contiguous_reduce(problem) and 1 < problem.length <= SHORT_PLAIN_ROW
         return PARALLEL_ELEMENTS * (1 if short else PARALLEL_TIMES_OF_PLAIN)
     slow = problem.op != "softmax_backward" and machine.vector_bytes <= NARROW_VECTOR_BYTES
@@ -78,12 +78,12 @@ def _parallel_elements(problem: Problem, machine: Machine) -> int:
 
 def is_small(problem: Problem, machine: Machine) -> bool:
     """Too little work for a second thread."""
-    return problem.rows * problem.length < _parallel_elements(problem, machine)
+    return problem.rows * problem.length < _parallel_elements(problem, machine, gathered=False)
 
 
-def busy_threads(problem: Problem, machine: Machine, threads: int) -> int:
+def busy_threads(problem: Problem, machine: Machine, threads: int, *, gathered: bool = False) -> int:
     """As many of the threads as have something to do for longer than it takes to have them do it."""
-    elements, least = problem.rows * problem.length, max(_parallel_elements(problem, machine), 1)
+    elements, least = problem.rows * problem.length, max(_parallel_elements(problem, machine, gathered=gathered), 1)
     return min(threads, PARALLEL_PARTS * elements // least) if elements >= least else 1
 
 

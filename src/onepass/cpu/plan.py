@@ -32,10 +32,10 @@ def make_plan(problem: Problem, machine: Machine, threads: int, algorithm: str |
             vectors = f"whole steps of it fill at most {MOST_TILE_VECTORS} vectors"
             raise refuse(problem, algorithm, f"the inner axis must have {elements}, and {vectors}")
     tiles = inner is not None and algorithm in (None, "strided", "packed")
-    threads = busy_threads(problem, machine, threads)
     gathered = plan_gathered(problem, machine, threads, inner, why) if algorithm is None else None
     if gathered is not None:
         return gathered
+    threads = busy_threads(problem, machine, threads)
     if tiles:
         assert inner is not None
         return plan_tiles(problem, machine, threads, algorithm, inner, why)

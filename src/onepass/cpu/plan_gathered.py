@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..machine import Machine
 from ..problem import ELEMENTWISE, ITEMSIZE, REDUCTIONS, Axis, Problem
-from .cpu_plan import CpuPlan, Reasons, direct, nontemporal, reads_pairs
+from .cpu_plan import CpuPlan, Reasons, busy_threads, direct, nontemporal, reads_pairs
 from .plan_packed import can_pack
 from .plan_rows import plan_rows
 from .plan_tiles import plan_tiles
@@ -22,7 +22,6 @@ from .thresholds import (
     ROW_SHARE_OF_L2,
     ROWS_PER_THREAD,
     SHORTEST_PACKED_APART,
-    SHORTEST_OTHER_ROW_WITH_GAPS,
     SHORTEST_REDUCED_ROW_IN_GROUPS,
     SHORTEST_ROW_BY_ROW,
     SHORTEST_ROW_IN_GROUPS,
@@ -60,7 +59,7 @@ def plan_gathered(
     passes = _written_in_place(problem, blocks, columns=columns) and _in_lines(problem, blocks)
     return replace(
         inside,
-        threads=threads,
+        threads=busy_threads(problem, machine, threads, gathered=True),
         outer=problem.outer,
         reduce=problem.reduce,
         inner=Axis(1, 1, 1),
@@ -78,15 +77,17 @@ def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bo
             return _all_adjoin(problem, problem.length) or problem.length >= _shortest_apart(problem)
         lies_along = len(problem.reduce) == 1 and _is_nearest(problem, problem.reduce[0])
         return lies_along and problem.length >= SHORTEST_ROW_BY_ROW
+    if not _is_one_type(problem):
+        return False
     if problem.length > 1 and can_pack(problem, machine, inner):
         elements = problem.length * inner.size
-        adjoin = _is_one_type(problem) and _all_adjoin(problem, elements, inner)
-        return adjoin or elements >= SHORTEST_PACKED_APART
-    if not _is_one_type(problem) or not _is_nearest(problem, inner):
+        return _all_adjoin(problem, elements, inner) or elements >= SHORTEST_PACKED_APART
+    if not _is_nearest(problem, inner):
         return False
     if any(getattr(inner, stride) != 1 for stride in _strides(problem)):
         return False
-    return len(problem.outer) == 1 or inner.size * ITEMSIZE[problem.dtype] >= NARROWEST_TILE_IN_PLACE
+    exponentials = problem.op in ("softmax", "log_softmax", "logsumexp")
+    return len(problem.outer) == 1 or inner.size >= NARROWEST_TILE_IN_PLACE[exponentials]
 
 
 def _all_adjoin(problem: Problem, elements: int, inner: Axis | None = None) -> bool:
@@ -102,8 +103,8 @@ def _shortest_apart(problem: Problem) -> int:
     inner = problem.outer[-1]
     if inner.x_stride == problem.length and inner.size * problem.length >= FEWEST_IN_PLACE:
         return SHORTEST_REDUCED_ROW_IN_GROUPS if problem.op in REDUCTIONS else SHORTEST_ROW_IN_GROUPS
-    shortest = SHORTEST_ROW_WITH_GAPS.get(problem.op, SHORTEST_OTHER_ROW_WITH_GAPS)
-    return shortest if len(problem.outer) == 1 else max(shortest, SHORTEST_ROW_IN_SMALL_GROUPS)
+    with_gaps = SHORTEST_ROW_WITH_GAPS[problem.op]
+    return with_gaps if len(problem.outer) == 1 else max(with_gaps, SHORTEST_ROW_IN_SMALL_GROUPS)
 
 
 def _strides(problem: Problem) -> list[str]:

@@ -214,18 +214,41 @@ TRANSPOSED_ELEMENTS = {
 PACKED_END_ROWS = 3
 MOST_PACKED_USE = 0.94
 
-# Blocks of rows that are gathered (plan_gathered.py): their elements; what of a core's part of L3 they may take; bytes
-# that lie together in memory of what is read and written, if a cache holds so much.
+# ---- blocks of rows that are gathered (plan_gathered.py) ----
+
+# Measured on two cores of a Zen 4 (AVX-512, L2 1 MiB, L3 32 MiB), two threads, float32 and bfloat16, as all that
+# follows. The elements of a block; what of a core's part of L3 it may take; bytes that lie together in memory of what
+# is read and written, the most that a cache has room for. Of 120 views of 2^18 to 2^23 elements, transposed, sliced,
+# stepped, broadcast or converted, and of 40 of 2^23 to 2^24: times with 4096 elements over those with 16384 1.05 and
+# 1.05, with 65536 0.96 and 1.02; with pieces of 128 bytes over those of 64 0.96 and 0.94, of 256 0.96 and 0.90, then of
+# 512 over those of 256 1.02 and 0.97, and of 8192 elements 0.97 and 1.00; without L3 1.03 and 1.05.
 GATHERED_ELEMENTS = 1 << 13
 GATHERED_SHARE_OF_L3 = 0.25
 PIECE_BYTES = (256, 128, 64, 32, 16)
+# Rows that are gathered or converted one by one, in their own order, have so many elements. Times of blocks over those,
+# converted rows of less than 128 0.41, of less than 256 0.60, of less than 512 0.87, longer ones 1.18.
 SHORTEST_ROW_BY_ROW = 512
-# Bytes of an inner axis whose tiles are read and written where they lie, though other axes are beside it.
-NARROWEST_TILE_IN_PLACE = 16
-SHORTEST_PACKED_APART = 64
-SHORTEST_ROW_IN_GROUPS = 32
-SHORTEST_REDUCED_ROW_IN_GROUPS = 96
-SHORTEST_ROW_IN_SMALL_GROUPS = 16
-SHORTEST_ROW_WITH_GAPS = {"softmax": 9, "log_softmax": 24, "logsumexp": 24}
-SHORTEST_OTHER_ROW_WITH_GAPS = 4
+# Columns of a tile that is read and written where it lies, though others lie beside it along other axes: without
+# exponentials and with. Times of blocks over those, 17 and 60 steps of 4, 8 and 16 columns: softmax 0.23 and 0.30, 0.38
+# and 0.42, 0.73 and 0.94, log_softmax 0.26 and 0.33, 0.45 and 0.46, 0.82 and 0.96; sums 0.86 and 1.2, 1.06 and 1.08,
+# 1.65 and 2.4, softmax's gradient 0.57 and 0.92, 0.85 and 0.97, 1.5 and 2.2.
+NARROWEST_TILE_IN_PLACE = (6, 16)
+# Steps times columns of interleaved rows that follow each other in groups: softmax 8x4 0.24, 20x5 0.32, 50x4 0.64,
+# 12x16 1.27, 100x8 1.19, sums 0.27, 0.30, 0.85, 0.52, 1.13, softmax's gradient 0.33, 0.43, 0.63, 1.55, 1.10.
+SHORTEST_PACKED_APART = 192
+# Elements of rows of which each follows the one before, but for a gap now and then: in groups of so many elements at
+# least, which are blocks that nothing is gathered of, and in smaller ones. Groups of 200: softmax of 8 0.57, of 20
+# 0.97, log_softmax 0.41 and 0.72, of 40 1.0, sums 0.20, 0.52, of 40 0.63, of 80 0.89; groups of 5 rows: softmax of 14
+# 0.84, of 20 1.03, log_softmax of 20 0.73, of 28 0.92, amax of 14 0.69, of 20 1.15.
 FEWEST_IN_PLACE = 1024
+SHORTEST_ROW_IN_GROUPS = 32
+SHORTEST_REDUCED_ROW_IN_GROUPS = 80
+SHORTEST_ROW_IN_SMALL_GROUPS = 20
+# And of rows with a gap after each: softmax of 8 0.65, of 12 1.0, log_softmax of 20 0.81, of 28 1.0, sums of 8 0.41, of
+# 12 0.81, of 16 1.0, amax of 8 0.59, of 12 1.15, softmax's gradient of 4 0.71, of 6 1.09, bfloat16 0.39 and 0.62.
+SHORTEST_ROW_WITH_GAPS = {
+    **dict.fromkeys(("softmax", "sum", "mean"), 12),
+    **dict.fromkeys(("log_softmax", "logsumexp"), 24),
+    **dict.fromkeys(("amax", "amin"), 9),
+    **dict.fromkeys(("softmax_backward", "log_softmax_backward", "logsumexp_backward"), 6),
+}

@@ -90,13 +90,23 @@ class Relay {
         } else if (count == 2 && turns(axes[0], axes[1])) {
             const bool by_read = axes[1].from == 1;
             turn_over(to, from, axes[by_read], axes[!by_read]);
-        } else if (__is_same(To, From) && count == 2 && axes[1].to == 1 && axes[1].from == 1) {
-            if constexpr (__is_same(To, From))
-                copy_runs<1>(to, axes[0].to, from, axes[0].from, axes[0].size, axes[1].size);
+        } else if (count == 2) {
+            run_lines(to, from, axes[0], axes[1]);
         } else {
             for (std::int64_t i = 0; i < axes[0].size; ++i) {
                 run_axes(to + i * axes[0].to, from + i * axes[0].from, axes + 1, count - 1);
             }
+        }
+    }
+
+    template <class To, class From>
+    static void run_lines(To* to, const From* from, const RelayAxis& lines, const RelayAxis& line) {
+        if constexpr (__is_same(To, From)) {
+            if (line.to == 1 && line.from == 1)
+                return copy_runs<1>(to, lines.to, from, lines.from, lines.size, line.size);
+        }
+        for (std::int64_t i = 0; i < lines.size; ++i) {
+            convert_run(to + i * lines.to, line.to, from + i * lines.from, line.from, line.size);
         }
     }
 
