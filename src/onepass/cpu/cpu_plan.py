@@ -76,9 +76,9 @@ def _parallel_elements(problem: Problem, machine: Machine, *, gathered: bool) ->
     return PARALLEL_ELEMENTS // (PARALLEL_SHARE_OF_SLOW if slow else 1)
 
 
-def is_small(problem: Problem, machine: Machine) -> bool:
+def is_small(problem: Problem, machine: Machine, *, gathered: bool = False) -> bool:
     """Too little work for a second thread."""
-    return problem.rows * problem.length < _parallel_elements(problem, machine, gathered=False)
+    return problem.rows * problem.length < _parallel_elements(problem, machine, gathered=gathered)
 
 
 def busy_threads(problem: Problem, machine: Machine, threads: int, *, gathered: bool = False) -> int:

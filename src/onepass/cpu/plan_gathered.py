@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..machine import Machine
 from ..problem import ELEMENTWISE, ITEMSIZE, REDUCTIONS, Axis, Problem
-from .cpu_plan import CpuPlan, Reasons, busy_threads, direct, nontemporal, reads_pairs
+from .cpu_plan import CpuPlan, Reasons, busy_threads, direct, is_small, nontemporal, reads_pairs
 from .plan_packed import can_pack
 from .plan_rows import plan_rows
 from .plan_tiles import plan_tiles
@@ -137,23 +137,15 @@ def _as_columns(problem: Problem) -> bool:
 def _blocks(problem: Problem, machine: Machine) -> tuple[int, ...] | None:
     """Rows of a block, along each kept axis: those that share pieces of memory, and more until there is enough to do.
     None where a cache does not hold so many."""
-    sizes = {"x_stride": ITEMSIZE[problem.dtype], "y_stride": ITEMSIZE[problem.result_dtype]}
-    if reads_pairs(problem):
-        sizes["z_stride"] = ITEMSIZE[problem.second_dtype or problem.dtype]
     most = _most_rows(problem, machine)
-    blocks: list[int] = []
-    for piece in PIECE_BYTES:
-        blocks = []
-        for axis in problem.outer:
-            near = [abs(getattr(axis, stride)) * size for stride, size in sizes.items() if getattr(axis, stride)]
-            blocks.append(min(axis.size, max([1, *(piece // step for step in near)])))
-        if math.prod(blocks) <= most:
-            break
-    else:
+    cores = 1 if is_small(problem, machine, gathered=True) else machine.cores
+    # Smaller pieces where a cache does not hold blocks of larger ones, or these would leave cores idle.
+    possible = [_sharing(problem, piece) for piece in PIECE_BYTES]
+    possible = [blocks for blocks in possible if math.prod(blocks) <= most]
+    if not possible:
         return None
-    # Enough of them for all cores, where there is work for several.
-    share = problem.rows / (ROWS_PER_THREAD * machine.cores)
-    wanted = min(most, GATHERED_ELEMENTS / problem.length, share)
+    blocks = next((blocks for blocks in possible if _count(problem, blocks) >= cores), possible[-1])
+    wanted = min(most, GATHERED_ELEMENTS / problem.length, problem.rows / (ROWS_PER_THREAD * cores))
     by_result = sorted(range(len(blocks)), key=lambda i: abs(problem.outer[i].y_stride) or math.inf)
     for i in by_result:
         axis = problem.outer[i]
@@ -164,6 +156,22 @@ def _blocks(problem: Problem, machine: Machine) -> tuple[int, ...] | None:
             step = CACHE_LINE // ITEMSIZE[problem.result_dtype] if axis.y_stride == 1 else 1
             blocks[i] = min(-(-axis.size // (parts * step)) * step, axis.size)
     return tuple(blocks)
+
+
+def _sharing(problem: Problem, piece: int) -> list[int]:
+    """Rows along each kept axis of which some elements lie within so many bytes, in one of the arrays."""
+    sizes = {"x_stride": ITEMSIZE[problem.dtype], "y_stride": ITEMSIZE[problem.result_dtype]}
+    if reads_pairs(problem):
+        sizes["z_stride"] = ITEMSIZE[problem.second_dtype or problem.dtype]
+    blocks = []
+    for axis in problem.outer:
+        near = [abs(getattr(axis, stride)) * size for stride, size in sizes.items() if getattr(axis, stride)]
+        blocks.append(min(axis.size, max([1, *(piece // step for step in near)])))
+    return blocks
+
+
+def _count(problem: Problem, blocks: list[int]) -> int:
+    return math.prod(-(-axis.size // of_block) for axis, of_block in zip(problem.outer, blocks, strict=True))
 
 
 def _most_rows(problem: Problem, machine: Machine) -> float:
