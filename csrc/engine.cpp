@@ -58,9 +58,9 @@ struct BoundHandle {
 
 BoundHandle bind(int op, int algorithm, int in, int second, int third, int out, const std::vector<AxisNumbers>& outer,
                  const std::vector<AxisNumbers>& reduce, const AxisNumbers& inner,
-                 const std::vector<std::int64_t>& blocks, std::int64_t rows,
-                 std::int64_t length, std::int64_t chunk, std::int64_t tile, bool resident, bool split,
-                 bool nontemporal, bool cached, int threads, const std::vector<std::int64_t>& shape) {
+                 const std::vector<std::int64_t>& blocks, std::int64_t rows, std::int64_t length, std::int64_t chunk,
+                 std::int64_t tile, bool resident, bool split, bool nontemporal, bool cached, int threads,
+                 const std::vector<std::int64_t>& shape) {
     auto bound = std::make_shared<Bound>();
     const auto algo = checked<Algorithm>(algorithm, 6, "unknown algorithm");
     const auto result = checked<DType>(out, 4, "unknown result dtype");
@@ -234,8 +234,8 @@ NB_MODULE(_engine, m) {
     define_cuda(m);
     nb::class_<BoundHandle>(m, "Bound");
     m.def("bind", &bind, nb::kw_only(), "op"_a, "algorithm"_a, "dtype"_a, "second_dtype"_a, "third_dtype"_a,
-          "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a, "blocks"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a, "resident"_a,
-          "split"_a, "nontemporal"_a, "cached"_a, "threads"_a, "shape"_a);
+          "result_dtype"_a, "outer"_a, "reduce"_a, "inner"_a, "blocks"_a, "rows"_a, "length"_a, "chunk"_a, "tile"_a,
+          "resident"_a, "split"_a, "nontemporal"_a, "cached"_a, "threads"_a, "shape"_a);
     m.def("bind_gpu", &bind_gpu, nb::kw_only(), "kernel"_a, "algorithm"_a, "threads"_a, "cluster"_a, "cooperative"_a,
           "shared_bytes"_a, "units"_a, "units_per_block"_a, "waves"_a, "team"_a = 0, "scratch_bytes"_a = 0,
           "hands_out"_a = false, "unit_slots"_a = 0, "arrays"_a, "words"_a, "result_dtype"_a, "shape"_a,

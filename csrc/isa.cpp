@@ -19,15 +19,16 @@ bool looks_far_ahead = [] {
 }();
 
 // Weak: null if ONEPASS_ISAS left the instruction set out of the build.
-#define ONEPASS_DECLARE(isa, bytes)                                                                                   \
-    namespace isa {                                                                                                   \
-    [[gnu::weak]] Form run_rows(const Job&, const void*, void*);                                                      \
-    [[gnu::weak]] Form run_tiles(const Job&, const void*, void*);                                                     \
-    [[gnu::weak]] Form run_gradient_rows(const Job&, const Addresses&, void*);                                        \
-    [[gnu::weak]] Form run_gradient_tiles(const Job&, const Addresses&, void*);                                       \
-    [[gnu::weak]] Form run_gathered(const Job&, const Addresses&, void*);                                             \
-    [[gnu::weak]] void run_copy(void*, const void*, std::int64_t, bool, int);                                         \
-    static const Kernels table = {#isa, run_rows, run_tiles, run_gradient_rows, run_gradient_tiles, run_gathered, run_copy, bytes}; \
+#define ONEPASS_DECLARE(isa, bytes)                                                                         \
+    namespace isa {                                                                                         \
+    [[gnu::weak]] Form run_rows(const Job&, const void*, void*);                                            \
+    [[gnu::weak]] Form run_tiles(const Job&, const void*, void*);                                           \
+    [[gnu::weak]] Form run_gradient_rows(const Job&, const Addresses&, void*);                              \
+    [[gnu::weak]] Form run_gradient_tiles(const Job&, const Addresses&, void*);                             \
+    [[gnu::weak]] Form run_gathered(const Job&, const Addresses&, void*);                                   \
+    [[gnu::weak]] void run_copy(void*, const void*, std::int64_t, bool, int);                               \
+    static const Kernels table = {#isa,         run_rows, run_tiles, run_gradient_rows, run_gradient_tiles, \
+                                  run_gathered, run_copy, bytes};                                           \
     }
 
 #if defined(__x86_64__)

@@ -261,10 +261,10 @@ def test_explain_foretells_what_runs(kind, threads):
 def test_channels_last_reads_along_the_channels():
     """The dim that is last in memory is a row, wherever it is in the shape; the first dim of a transpose too."""
     x = np.moveaxis(random_array((4, 14, 14, 1000)), -1, 1)
-    assert onepass.explain("softmax", x, dim=1).plan.algorithm == "row"
+    assert onepass.explain("sum", x, dim=1).plan.algorithm == "row"
     y = random_array((300, 1000)).T
-    assert onepass.explain("softmax", y, dim=0).plan.algorithm == "row"
-    assert onepass.explain("softmax", y, dim=1).plan.algorithm == "strided"
+    assert onepass.explain("sum", y, dim=0).plan.algorithm == "row"
+    assert onepass.explain("sum", y, dim=1).plan.algorithm == "strided"
 
 
 REFUSALS = [

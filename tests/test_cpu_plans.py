@@ -108,7 +108,8 @@ def test_what_goes_past_the_cache(op, shape, dtype, dim, short, long):
 
 
 def test_only_what_is_read_in_place_is_put_together_or_near():
-    """Small tiles go past the cache, log_softmax's gradient of near ones stays in it; not if they must be gathered."""
+    """Small tiles go past the cache, log_softmax's gradient of near ones stays in it; not if they must be gathered
+    row by row, as they are where tiles are asked for."""
     small, near = np.zeros((5000, 12, 150), np.float32), np.zeros((200, 50, 561), np.float32)
     for op, y, past in (("softmax_backward", small[..., :75], True), ("log_softmax_backward", near, False)):
         for dy, in_place in (
@@ -117,10 +118,12 @@ def test_only_what_is_read_in_place_is_put_together_or_near():
             (y.astype(np.float16), False),
         ):
             problem = call_gradients.checked(op, (y, dy), 1, False, None, None)[1]
-            assert make_plan(problem, LONG_VECTORS, 2).nontemporal == (past == in_place), (op, in_place)
+            plan = make_plan(problem, LONG_VECTORS, 2, None if in_place else "strided")
+            assert plan.nontemporal == (past == in_place), (op, in_place)
+            assert bool(make_plan(problem, LONG_VECTORS, 2).blocks) != in_place
     for x, past in ((small[..., :75], True), (small[..., ::2], False), (small[..., :75].astype(np.float16), False)):
         problem = call.problem_of("softmax", x, "float32", 1)
-        assert make_plan(problem, LONG_VECTORS, 2).nontemporal == past
+        assert make_plan(problem, LONG_VECTORS, 2, "strided").nontemporal == past
 
 
 def test_tiles_of_exponentials_wait_in_cache_if_narrower_ones_do():

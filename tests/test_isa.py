@@ -18,6 +18,7 @@ from onepass import _engine
         "test_gradients.py",
         "test_gradient_numbers.py",
         "test_joined_rows.py",
+        "test_gathered.py",
     ],
 )
 def test_results_are_right_under_the_others(tests):

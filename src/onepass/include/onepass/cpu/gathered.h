@@ -139,7 +139,8 @@ class Gathered {
         seen.in_place = false;
         seen.row = columns_ || !array.whole ? 1 : job_.length;
         seen.step = !array.whole ? 0 : columns_ ? at.rows : 1;
-        seen.at = scratch(array.slot, static_cast<std::size_t>(at.rows * (array.whole ? job_.length : 1) * size_of(type)));
+        seen.at =
+            scratch(array.slot, static_cast<std::size_t>(at.rows * (array.whole ? job_.length : 1) * size_of(type)));
         return seen;
     }
 
@@ -174,7 +175,7 @@ class Gathered {
     }
 
     // The way between memory, which has that end of it, and scratch memory.
-    Relay relay_of(const Array& array, const Seen& seen, const Block& at, std::int64_t RelayAxis::*memory) const {
+    Relay relay_of(const Array& array, const Seen& seen, const Block& at, std::int64_t RelayAxis::* memory) const {
         Relay relay;
         const auto add = [&](std::int64_t size, std::int64_t in_memory, std::int64_t in_scratch) {
             const bool reads = memory == &RelayAxis::from;

@@ -24,7 +24,7 @@ class Relay {
 
     // In the order of the array with this stride, axes that are one in both arrays joined. Along an axis without a
     // stride the same elements are read again: slowest, when a cache has them.
-    void sort(std::int64_t RelayAxis::*stride) {
+    void sort(std::int64_t RelayAxis::* stride) {
         const auto distance = [&](const RelayAxis& axis) {
             const std::int64_t step = axis.*stride;
             return step == 0 ? INT64_MAX : step < 0 ? -step : step;
@@ -48,7 +48,7 @@ class Relay {
     // Where elements lie side by side along one axis in one array, along another in the other: those two the fastest,
     // for squares of them to be turned over. Else no short axis last, of whose elements there would be a loop for each,
     // if a longer one leads not far away in memory, the array with this stride.
-    void pair_up(std::int64_t RelayAxis::*stride) {
+    void pair_up(std::int64_t RelayAxis::* stride) {
         for (int i = 0; i + 1 < count_; ++i) {
             if (!turns(axes_[i], axes_[count_ - 1])) continue;
             for (; i + 2 < count_; ++i) swap(axes_[i], axes_[i + 1]);
@@ -59,7 +59,8 @@ class Relay {
             RelayAxis& last = axes_[count_ - 1];
             const std::int64_t step = axes_[i].*stride;
             if (last.to == 1 && last.from == 1) break;
-            if (last.size < kShort && axes_[i].size > last.size && step <= kNear && step >= -kNear) swap(axes_[i], last);
+            if (last.size < kShort && axes_[i].size > last.size && step <= kNear && step >= -kNear)
+                swap(axes_[i], last);
         }
     }
 
