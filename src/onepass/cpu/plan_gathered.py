@@ -77,12 +77,12 @@ def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bo
             return _all_adjoin(problem, problem.length) or problem.length >= _shortest_apart(problem)
         lies_along = len(problem.reduce) == 1 and _is_nearest(problem, problem.reduce[0])
         return lies_along and problem.length >= SHORTEST_ROW_BY_ROW
-    if not _is_one_type(problem):
-        return False
     if problem.length > 1 and can_pack(problem, machine, inner):
         elements = problem.length * inner.size
+        if not _is_one_type(problem):
+            return len(problem.outer) == 1
         return _all_adjoin(problem, elements, inner) or elements >= SHORTEST_PACKED_APART
-    if not _is_nearest(problem, inner):
+    if not _is_one_type(problem) or not _is_nearest(problem, inner):
         return False
     if any(getattr(inner, stride) != 1 for stride in _strides(problem)):
         return False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..problem import ITEMSIZE, Axis
+from .crossed import cut_gradient
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .plan_strided import run_or_tiles, tile
 from .rounding import ceil_div, floor_power
@@ -22,6 +24,7 @@ from .tile_thresholds import (
     GRADIENT_READ_TWICE_STEPS,
     GRADIENT_TILES,
     MOST_GRADIENT_BESIDE_ALL_BLOCKS,
+    MOST_SCATTERED_STEPS,
     SHARED_GRADIENT_STEPS,
     SHARED_STEPS,
     TILE_THREADS_PER_MULTIPROCESSOR,
@@ -51,12 +54,15 @@ def _plan_tiles(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan:
     if segmented and wide_saved and tuning == Tuning() and problem.rows * problem.length > 0:
         (pack, across, threads), staged = cut_segments(choice, kept[-1].size, pack), False
     else:
-        across, threads, staged = tile(choice, pack, not segmented and tuning.staged is not False)
+        crossed = cut_gradient(choice, kept[-1]) if tuning == Tuning() and not segmented else tuning
+        across, threads, staged = tile(
+            replace(choice, tuning=crossed), pack, not segmented and tuning.staged is not False
+        )
     few = ceil_div(problem.rows, across * pack) * 2 <= choice.device.multiprocessors
     shared = choice.algorithm is None and not segmented and few and problem.length >= SHARED_STEPS
     if shared or choice.algorithm == "strided_split":
         return _plan_shared(choice, kept, reduced, across, (pack, wide_dy, wide_saved))
-    if not segmented and tuning == Tuning() and _reads_twice(choice, pack):
+    if not segmented and tuning == Tuning() and _reads_twice(choice, kept, pack, wide_dy):
         across, threads = _narrow_tile(choice)
         staged = False
         choice.why.append("narrow tiles, small blocks: what they read again is in L2 still")
@@ -178,11 +184,13 @@ def _name(blocks: int) -> str:
     return "strided" if blocks == 1 else "strided_split"
 
 
-def _reads_twice(choice: Choice, pack: int) -> bool:
+def _reads_twice(choice: Choice, kept: tuple[Axis, ...], pack: int, wide_dy: bool) -> bool:
     full = pack * min(choice.x_size, choice.z_size) == ACCESS_BYTES
     fewest, _ = GRADIENT_READ_TWICE.get(choice.kept_size, (math.inf, 0))
     tiles = choice.problem.rows // (GRADIENT_READ_TWICE_ACROSS * pack)
-    return full and choice.problem.length >= fewest and tiles >= choice.device.multiprocessors
+    # Of elements that lie apart the second read costs as much as the first.
+    scattered = not wide_dy and kept[-1].z_stride != 0 and choice.problem.length <= MOST_SCATTERED_STEPS
+    return full and not scattered and choice.problem.length >= fewest and tiles >= choice.device.multiprocessors
 
 
 def _narrow_tile(choice: Choice) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..problem import REDUCTIONS, Axis
+from .crossed import CROSSED_COLUMNS, FEWEST_CROSSED_STEPS
 from .kernel_plan import Choice, CudaPlan, build
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, FORCED_WARP_REGISTERS, LONE_THREADS, LOOP_THREADS, WARP_THREADS
@@ -35,7 +36,7 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     side along the last; `widest`: rows per access at most."""
     problem, tuning = choice.problem, choice.tuning
     plain = problem.op in REDUCTIONS
-    found = _alone(choice, widest, plain) if tuning.across is None else None
+    found = _alone(choice, kept, widest, plain) if tuning.across is None else None
     found = found or _as_read(choice, kept, widest)
     if found is None and not plain:
         found = _shared(choice, kept, tuning.pack or min(widest, _most_pack(choice)))
@@ -76,9 +77,11 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     )
 
 
-def _alone(choice: Choice, widest: int, plain: bool) -> tuple[int, int, int] | None:
+def _alone(choice: Choice, kept: tuple[Axis, ...], widest: int, plain: bool) -> tuple[int, int, int] | None:
     """(pack, threads across, threads) where one thread holds the whole of its rows, and needs no other."""
     problem, tuning = choice.problem, choice.tuning
+    if neighbours(choice, kept, 1) == CROSSED_COLUMNS and problem.length >= FEWEST_CROSSED_STEPS:
+        return None
     held = HELD_REDUCED_REGISTERS if plain else HELD_ALONE_REGISTERS
     most = held // choice.registers_per_element // max(1, problem.length)
     if most < (tuning.pack or 1):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ..problem import Axis, Problem
+from .crossed import CROSSED_COLUMNS, has_both_neighbours, steps_are_nearer
 from .kernel_plan import Choice
 from .plan_cluster import cluster_sizes
 from .rounding import ceil_div, ceil_power, doublings
 from .tile_thresholds import (
-    CROSSED_COLUMNS,
     FEW_AS_READ,
     FEW_ELEMENTS_PER_MULTIPROCESSOR,
     FEW_HELD,
@@ -202,10 +202,12 @@ def _apart(choice: Choice, held: Held) -> TileCut | None:
 def neighbours(choice: Choice, kept: tuple[Axis, ...], pack: int) -> int:
     """Columns, in packs of so many, that are nearer to each other in memory than a row's steps are. `kept`: the kept
     axes, the fastest last; beyond it lie other rows, steps away."""
-    inner, steps = kept[-1], choice.problem.reduce[-1] if choice.problem.reduce else Axis(1, 1, 1)
-    along = [0 < abs(steps.x_stride) < abs(inner.x_stride)]
+    inner = kept[-1]
+    if has_both_neighbours(choice, kept):
+        return ceil_div(choice.problem.rows, pack)
+    along = [steps_are_nearer(choice, inner, "x_stride")]
     if choice.elementwise:
-        along.append(0 < abs(steps.y_stride) < abs(inner.y_stride))
+        along.append(steps_are_nearer(choice, inner, "y_stride"))
     if all(along):
         return 1
     if any(along):  # x lies one way and the result the other

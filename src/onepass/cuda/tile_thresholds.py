@@ -101,6 +101,9 @@ MANY_STEPS_PER_THREAD = 128
 # 77 for 107, 32x256x56x56 56 for 85, 16x2000x1024 90 for 102, 4096x8x128 12.4 for 13.8; of float32 32x256x56x56 84 for
 # 105, 32x512x2048 123 for 143, 64x1000x196 70 for 75, but 16x150x128x128 143 for 133.
 GRADIENT_READ_TWICE = {4: (8, 32), 8: (256, 64)}
+# But not where every access to dy takes an element for each column, of so many steps at most: 23 random views of no
+# more 0.86 of the time in shared memory, 18 of more 1.03, up to 2.0.
+MOST_SCATTERED_STEPS = 128
 GRADIENT_READ_TWICE_ACROSS = 8
 GRADIENT_READ_TWICE_STEPS = 8
 # Steps of a thread of a gradient's tile that blocks share, at least. Slices of both arrays in shared memory do not pay:
@@ -234,11 +237,6 @@ SHARED_TILES_ACROSS_SECTORS = [
     SharedTile(64, 512, 8, 32),
     *SHARED_TILES[4],
 ]
-# Threads across a tile of rows whose steps are neighbours in x and columns in the result, or the other way: each reads
-# and writes a part of a sector. Where both lie along the rows, one. H200, November 2026, us: softmax of x.t(),
-# 4096x4096 float32, 59.8 for 301 by 32 across, 32x512x768 with the last two dims swapped 45.0 for 201; of x[:, ::2],
-# 8192x4096, 98.9 for 665, bfloat16 53.4 for 375; 64x256x56x56 channels last, dim 1, 120 for 227.
-CROSSED_COLUMNS = 8
 # Tiles that are read once and not written are held by several blocks, too, if these meet in memory, are few, or rows
 # have no more steps than this, or it takes as many blocks of 16-bit elements: logsumexp float32 65536x64, dim 0, 16.0
 # for 35.0 walked along, 64x1000x196, dim 1, 26.5 for 32.1, 8x1024x1024 18.9 for 24.7; bfloat16 65536x16 8.6 for 28.0,
