@@ -132,7 +132,7 @@ def run_with_isa(isa, *pytest_args, timeout=300):
 
 @contextmanager
 def imported_tool(name):
-    """A module of tools/ that stands on tools/tune.py; both are forgotten afterwards."""
+    """A module of tools/, which may stand on tools/tune.py; both are forgotten afterwards."""
     tools = str(Path(__file__).parent.parent / "tools")
     sys.path.insert(0, tools)
     try:
@@ -140,4 +140,4 @@ def imported_tool(name):
     finally:
         sys.path.remove(tools)
         for module in (name, "tune"):
-            del sys.modules[module]
+            sys.modules.pop(module, None)

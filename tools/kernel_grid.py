@@ -1,26 +1,10 @@
-"""The grid of problems whose kernels tools/nvrtc_matrix.py compiles, and the devices that they are planned for."""
+"""The grid of problems whose kernels tools/nvrtc_matrix.py compiles: of contiguous arrays."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain
 
-from onepass.call import operands_like
-from onepass.cuda.device import Device, by_name
-from onepass.cuda.plan import CudaPlan, make_cuda_plan
-from onepass.problem import contiguous_strides, make_problem
-
-DEVICES = {
-    "75": replace(by_name("l4"), name="T4", architecture="75", shared_per_block=64 << 10, max_threads=1024),
-    "80": by_name("a100"),
-    "86": replace(by_name("l4"), name="A10", architecture="86"),
-    "89": by_name("l4"),
-    "90a": by_name("h200"),
-    "100a": by_name("b200"),
-    "120": by_name("rtx5090"),
-}
 # Tiles that several blocks hold in their registers, of every size in the planner's tables.
 TILES = (
     *(((steps, 4096), 0) for steps in (512, 768, 2048, 4096, 8192)),
@@ -482,18 +466,3 @@ PARTS = (
     cut_by_cost_problems,
     run_problems,
 )
-
-
-def plans(device: Device) -> list[CudaPlan]:
-    """The different kernels of the grid, each as one of its plans."""
-    found: dict[str, CudaPlan] = {}
-    for op, dtype, result, shape, dim, algorithm, addresses in chain.from_iterable(part() for part in PARTS):
-        if algorithm == "cluster" and device.most_clustered == 1:
-            continue
-        dims = dim if isinstance(dim, tuple) else (dim,)
-        second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
-        problem = make_problem(op, dtype, shape, dims, result_dtype=result, second=second, third=third)
-        plan = make_cuda_plan(problem, device, algorithm, addresses=addresses)
-        if found.setdefault(plan.kernel, plan).shared_bytes < plan.shared_bytes:
-            found[plan.kernel] = plan
-    return sorted(found.values(), key=lambda plan: (plan.header, plan.kernel))

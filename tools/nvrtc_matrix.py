@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel_grid import DEVICES, plans
+from kernel_plans import DEVICES, plans
 
 from onepass.cuda.kernel_plan import COMPILER_OPTIONS, CudaPlan
 
