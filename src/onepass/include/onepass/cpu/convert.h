@@ -48,6 +48,9 @@ inline void convert_run(To* to, std::int64_t to_stride, const From* from, std::i
             for (; i + kLanes<float> <= n; i += kLanes<float>) store(to + i, load(from + i));
         }
         for (; i < n; ++i) to[i] = convert<To>(from[i]);
+    } else if (to_stride == 1 && from_stride == 0) {
+        const To same = convert<To>(*from);
+        for (std::int64_t i = 0; i < n; ++i) to[i] = same;
     } else {
         for (std::int64_t i = 0; i < n; ++i) to[i * to_stride] = convert<To>(from[i * from_stride]);
     }

@@ -23,11 +23,12 @@ class Relay {
     }
 
     // In the order of the array with this stride, axes that are one in both arrays joined. Along an axis without a
-    // stride the same elements are read again: slowest, when a cache has them.
+    // stride an element is written many times side by side, or else all are read again: slowest, when a cache has them.
     void sort(std::int64_t RelayAxis::* stride) {
         const auto distance = [&](const RelayAxis& axis) {
             const std::int64_t step = axis.*stride;
-            return step == 0 ? INT64_MAX : step < 0 ? -step : step;
+            if (step == 0) return axis.to == 1 ? std::int64_t{0} : INT64_MAX;
+            return step < 0 ? -step : step;
         };
         for (int i = 1; i < count_; ++i) {
             for (int j = i; j > 0 && distance(axes_[j - 1]) < distance(axes_[j]); --j) swap(axes_[j - 1], axes_[j]);
@@ -58,7 +59,7 @@ class Relay {
         for (int i = count_ - 2; i >= 0 && i >= count_ - 3; --i) {
             RelayAxis& last = axes_[count_ - 1];
             const std::int64_t step = axes_[i].*stride;
-            if (last.to == 1 && last.from == 1) break;
+            if (last.to == 1 && (last.from == 1 || last.from == 0)) break;
             if (last.size < kShort && axes_[i].size > last.size && step <= kNear && step >= -kNear)
                 swap(axes_[i], last);
         }
