@@ -11,6 +11,8 @@ import pytest
 from helpers import imported_tool
 from rich.console import Console
 
+from onepass import _engine, call, call_gradients
+
 TOOLS = Path(__file__).parent.parent / "tools"
 SIZES = range(1 << 10, 1 << 14)
 
@@ -54,6 +56,25 @@ def test_what_is_timed_is_right(audit):
     assert "120  all" in text
     for view, took in found:
         assert (str(view) in text) == (took["torch"] < took["onepass"])
+
+
+def test_its_problems_are_those_of_the_calls(audit, monkeypatch):
+    """What is compiled ahead is what is called."""
+    planned = []
+    for module in (call, call_gradients):
+        real = module.make_plan
+
+        def planning(problem, *rest, real=real):
+            planned.append(problem)
+            return real(problem, *rest)
+
+        monkeypatch.setattr(module, "make_plan", planning)
+    for view in drawn(audit, 7, 60):
+        planned.clear()
+        _engine.forget_all()
+        calls, _ = audit.calls_of(view, "cpu", 0)
+        calls["onepass"]()
+        assert planned == [audit.problem_of(view)], view
 
 
 def test_a_wrong_result_is_said_and_not_timed(audit, monkeypatch):

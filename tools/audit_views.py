@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import onepass
+from onepass.problem import ITEMSIZE, Operand, Problem, make_problem
 
 OPS = ("softmax", "log_softmax", "logsumexp", "sum", "amax", "softmax_backward", "log_softmax_backward")
 ELEMENTWISE = ("softmax", "log_softmax")
@@ -97,6 +98,34 @@ def at_random(source: random.Random, kinds: tuple[str, ...], elements: range) ->
             broadcast=cut if kind == "broadcast" else None,
             to=source.choice(others) if kind == "converted" else None,
         )
+
+
+def compile_kernels(views: list[View], device: str) -> None:
+    """All at once, which one by one takes most of the time on a GPU."""
+    from onepass.bench.run import gpu_ordinal
+    from onepass.cuda.compile_all import compile_all
+    from onepass.cuda.launch import read_device
+    from onepass.cuda.plan import make_cuda_plan
+
+    described = read_device(gpu_ordinal(device))
+    plans = [make_cuda_plan(problem_of(view), described, addresses=addresses_of(view)) for view in views]
+    compile_all(plans, described.architecture)
+
+
+def problem_of(view: View) -> Problem:
+    torch = importlib.import_module("torch")
+    x = view.taken_of(torch.empty(view.shape, device="meta"))
+    shape, given = tuple(x.shape), tuple(x.stride())
+    if not view.op.endswith("_backward"):
+        return make_problem(view.op, view.dtype, shape, (view.dim,), strides=given, result_dtype=view.to)
+    return make_problem(view.op, view.dtype, shape, (view.dim,), second=Operand(view.dtype, given))
+
+
+def addresses_of(view: View) -> tuple[int, ...]:
+    """Of what a gradient saved, or of the view; of the result; of a gradient's dy. Memory begins on a boundary."""
+    torch = importlib.import_module("torch")
+    into = view.taken_of(torch.empty(view.shape, device="meta")).storage_offset() * ITEMSIZE[view.dtype]
+    return (0, 0, into, 0) if view.op.endswith("_backward") else (into, 0, 0, 0)
 
 
 def calls_of(view: View, device: str, seed: int) -> tuple[dict[str, Callable[[], Any]], Any]:
@@ -210,6 +239,8 @@ def main(
         raise typer.Exit(2 if isinstance(error, ValueError) else 1) from None
     source = random.Random(seed)
     drawn = [at_random(source, kinds, sizes) for _ in range(views)]
+    if device != "cpu":
+        compile_kernels(drawn, device)
     found = list(audit(drawn, device, console))
     if json_file is not None:
         lines = (json.dumps({**asdict(view), "seconds": took}) + "\n" for view, took in found)
