@@ -46,11 +46,11 @@ LAYOUTS = {
     "every second row": ((40, 1024), -1, lambda x: x[::2], ("block", "block")),
     "every second element": ((40, 1024), -1, lambda x: x[:, ::2], ("strided", "strided")),
     "columns of x, rows of the result": ((600, 400), -1, lambda x: x.T, ("strided", "strided")),
-    "rows of x, columns of the result": ((3, 40, 8, 256), 1, lambda x: x.transpose(0, 3, 2, 1), ("strided", "warp")),
+    "rows of x, columns of the result": ((3, 40, 8, 256), 1, lambda x: x.swapaxes(1, 3), ("strided", "warp")),
     "few neighbours in x, others in the result": (
         (20, 60, 32, 8),
         1,
-        lambda x: x.transpose(3, 1, 0, 2),
+        lambda x: x.swapaxes(0, 3).swapaxes(2, 3),
         ("strided", "strided"),
     ),
     "rows off the boundaries": ((40, 1031), -1, lambda x: x[:, 5:], ("block", "block")),

@@ -262,6 +262,19 @@ def test_what_is_gathered(shape, take, dim, algorithm, softmax, of_sum):
     assert bool(plan_of("sum", x, dim).blocks) == of_sum
 
 
+def test_one_dy_for_a_row_of_a_tile():
+    """It is repeated where whole lines of results are written, of what is computed with as it is; else gathered."""
+    for dtype, columns, blocks in (
+        ("float32", 256, False),
+        ("float32", 240, True),
+        ("float32", 257, True),
+        ("bfloat16", 256, True),
+    ):
+        y = np.empty((50, 40, columns), DTYPES[dtype])
+        problem = checked("softmax_backward", (y, np.broadcast_to(y[..., :1], y.shape)), 1, False, None, None)[1]
+        assert bool(make_plan(problem, ZEN, 2).blocks) == blocks, (dtype, columns)
+
+
 def test_one_that_is_asked_for_is_not_gathered():
     """Rows are then taken one by one, tiles row by row."""
     for name, algorithm in (("a transpose, along rows", "strided"), ("a step along rows", "row")):

@@ -23,6 +23,7 @@ from .thresholds import (
     ROWS_PER_THREAD,
     SHORTEST_PACKED_APART,
     SHORTEST_REDUCED_ROW_IN_GROUPS,
+    SHORTEST_REPEATED,
     SHORTEST_ROW_BY_ROW,
     SHORTEST_ROW_IN_GROUPS,
     SHORTEST_ROW_IN_SMALL_GROUPS,
@@ -75,16 +76,20 @@ def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bo
     if inner is None:
         if direct(problem):
             return _all_adjoin(problem, problem.length) or problem.length >= _shortest_apart(problem)
-        lies_along = len(problem.reduce) == 1 and _is_nearest(problem, problem.reduce[0])
+        lies_along = len(problem.reduce) == 1 and _is_nearest(problem, problem.reduce[0], _strides(problem))
         return lies_along and problem.length >= SHORTEST_ROW_BY_ROW
     if problem.length > 1 and can_pack(problem, machine, inner):
         elements = problem.length * inner.size
         if not _is_one_type(problem):
             return len(problem.outer) == 1
         return _all_adjoin(problem, elements, inner) or elements >= SHORTEST_PACKED_APART
-    if not _is_one_type(problem) or not _is_nearest(problem, inner):
+    strides = _strides(problem)
+    lines = inner.size >= SHORTEST_REPEATED and inner.size * ITEMSIZE[problem.dtype] % CACHE_LINE == 0
+    if reads_pairs(problem) and inner.z_stride == 0 and problem.dtype == problem.compute_dtype and lines:
+        strides.remove("z_stride")  # a row of the tile is one element, many times
+    if not _is_one_type(problem) or not _is_nearest(problem, inner, strides):
         return False
-    if any(getattr(inner, stride) != 1 for stride in _strides(problem)):
+    if any(getattr(inner, stride) != 1 for stride in strides):
         return False
     exponentials = problem.op in ("softmax", "log_softmax", "logsumexp")
     return len(problem.outer) == 1 or inner.size >= NARROWEST_TILE_IN_PLACE[exponentials]
@@ -113,10 +118,10 @@ def _strides(problem: Problem) -> list[str]:
     return ["x_stride", *second, *(["y_stride"] if problem.op in ELEMENTWISE else [])]
 
 
-def _is_nearest(problem: Problem, axis: Axis) -> bool:
-    """Whether what follows along this axis is what is nearest in memory, in all arrays."""
+def _is_nearest(problem: Problem, axis: Axis, strides: list[str]) -> bool:
+    """Whether what follows along this axis is what is nearest in memory, in the arrays with these strides."""
     others = [other for other in (*problem.outer, *problem.reduce) if other is not axis]
-    for stride in _strides(problem):
+    for stride in strides:
         distances = [abs(getattr(other, stride)) for other in others]
         if not 0 < abs(getattr(axis, stride)) < min((d for d in distances if d), default=math.inf):
             return False

@@ -233,6 +233,11 @@ SHORTEST_ROW_BY_ROW = 512
 # and 0.42, 0.73 and 0.94, log_softmax 0.26 and 0.33, 0.45 and 0.46, 0.82 and 0.96; sums 0.86 and 1.2, 1.06 and 1.08,
 # 1.65 and 2.4, softmax's gradient 0.57 and 0.92, 0.85 and 0.97, 1.5 and 2.2.
 NARROWEST_TILE_IN_PLACE = (6, 16)
+# Columns of a tile of which dy has one value, whole lines of what is computed with as it is. Times of blocks over those,
+# softmax's gradient and log_softmax's: float32 500x40x256, dim 1, 1.5 and 1.15, 8x21x65536 2.4 and 2.1, 2048x2048, dim
+# 0, 1.25 and 1.13; but 200x50x561, dim 1, 0.63 and 0.75, 8x21x66049 0.87 and 0.92, though 64x300x300 1.8 and 1.6;
+# bfloat16 500x40x256 0.71 and 0.58, 2048x2048 0.64 and 0.74.
+SHORTEST_REPEATED = 256
 # Steps times columns of interleaved rows that follow each other in groups: softmax 8x4 0.24, 20x5 0.32, 50x4 0.64,
 # 12x16 1.27, 100x8 1.19, sums 0.27, 0.30, 0.85, 0.52, 1.13, softmax's gradient 0.33, 0.43, 0.63, 1.55, 1.10.
 SHORTEST_PACKED_APART = 192
