@@ -221,7 +221,8 @@ MOST_PACKED_USE = 0.94
 # is read and written, the most that a cache has room for. Of 120 views of 2^18 to 2^23 elements, transposed, sliced,
 # stepped, broadcast or converted, and of 40 of 2^23 to 2^24: times with 4096 elements over those with 16384 1.05 and
 # 1.05, with 65536 0.96 and 1.02; with pieces of 128 bytes over those of 64 0.96 and 0.94, of 256 0.96 and 0.90, then of
-# 512 over those of 256 1.02 and 0.97, and of 8192 elements 0.97 and 1.00; without L3 1.03 and 1.05.
+# 512 over those of 256 1.02 and 0.97, and of 8192 elements 0.97 and 1.00; without L3 1.03 and 1.05. 100 views of the smaller kind by blocks, over what they took before: AVX-512 0.25, AVX2
+# 0.38, SSE 0.60.
 GATHERED_ELEMENTS = 1 << 13
 GATHERED_SHARE_OF_L3 = 0.25
 PIECE_BYTES = (256, 128, 64, 32, 16)
@@ -233,10 +234,10 @@ SHORTEST_ROW_BY_ROW = 512
 # and 0.42, 0.73 and 0.94, log_softmax 0.26 and 0.33, 0.45 and 0.46, 0.82 and 0.96; sums 0.86 and 1.2, 1.06 and 1.08,
 # 1.65 and 2.4, softmax's gradient 0.57 and 0.92, 0.85 and 0.97, 1.5 and 2.2.
 NARROWEST_TILE_IN_PLACE = (6, 16)
-# Columns of a tile of which dy has one value, whole lines of what is computed with as it is. Times of blocks over those,
-# softmax's gradient and log_softmax's: float32 500x40x256, dim 1, 1.5 and 1.15, 8x21x65536 2.4 and 2.1, 2048x2048, dim
-# 0, 1.25 and 1.13; but 200x50x561, dim 1, 0.63 and 0.75, 8x21x66049 0.87 and 0.92, though 64x300x300 1.8 and 1.6;
-# bfloat16 500x40x256 0.71 and 0.58, 2048x2048 0.64 and 0.74.
+# Columns of a tile of which dy has one value: whole lines, of what is computed with as it is. Times of blocks over
+# those, softmax's gradient and log_softmax's: float32 500x40x256, dim 1, 1.5 and 1.15, 8x21x65536 2.4 and 2.1,
+# 2048x2048, dim 0, 1.25 and 1.13; but 200x50x561, dim 1, 0.63 and 0.75, 8x21x66049 0.87 and 0.92, though 64x300x300 1.8
+# and 1.6; bfloat16 500x40x256 0.71 and 0.58, 2048x2048 0.64 and 0.74.
 SHORTEST_REPEATED = 256
 # Steps times columns of interleaved rows that follow each other in groups: softmax 8x4 0.24, 20x5 0.32, 50x4 0.64,
 # 12x16 1.27, 100x8 1.19, sums 0.27, 0.30, 0.85, 0.52, 1.13, softmax's gradient 0.33, 0.43, 0.63, 1.55, 1.10.
