@@ -48,6 +48,15 @@ def test_rows_of_x_that_are_columns_of_the_result():
     assert any("8 threads lie across rows that are 2048 apart" in line for line in why), why
 
 
+def test_a_broadcast_dim_that_is_fastest_in_the_result():
+    """Threads that lie along it write side by side, and read the same element."""
+    x = np.broadcast_to(empty(256, 512, 1), (256, 512, 64))
+    assert tile_of(x, 1)[0] == 32
+    problem = make_problem("softmax", "float32", x.shape, (1,), strides=(512, 1, 0))
+    why = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).why
+    assert any("32 threads lie across rows that are 0 apart" in line for line in why), why
+
+
 @pytest.mark.parametrize(("in_x", "in_result", "across"), [(8, 32, 32), (16, 8, 32), (17, 32, 8), (8, 7, 8)])
 def test_few_neighbours_in_x_and_others_in_the_result(in_x, in_result, across):
     """A tile as wide as it can be has some of both, if there are few enough of the ones, and enough of the others."""

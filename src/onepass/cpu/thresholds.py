@@ -221,8 +221,8 @@ MOST_PACKED_USE = 0.94
 # is read and written, the most that a cache has room for. Of 120 views of 2^18 to 2^23 elements, transposed, sliced,
 # stepped, broadcast or converted, and of 40 of 2^23 to 2^24: times with 4096 elements over those with 16384 1.05 and
 # 1.05, with 65536 0.96 and 1.02; with pieces of 128 bytes over those of 64 0.96 and 0.94, of 256 0.96 and 0.90, then of
-# 512 over those of 256 1.02 and 0.97, and of 8192 elements 0.97 and 1.00; without L3 1.03 and 1.05. 100 views of the smaller kind by blocks, over what they took before: AVX-512 0.25, AVX2
-# 0.38, SSE 0.60.
+# 512 over those of 256 1.02 and 0.97, and of 8192 elements 0.97 and 1.00; without L3 1.03 and 1.05. 100 views of the
+# smaller kind by blocks, over what they took before: AVX-512 0.25, AVX2 0.38, SSE 0.60.
 GATHERED_ELEMENTS = 1 << 13
 GATHERED_SHARE_OF_L3 = 0.25
 PIECE_BYTES = (256, 128, 64, 32, 16)
