@@ -101,6 +101,7 @@ class Gathered {
         const Seen second = second_.at ? read(second_, at) : Seen{}, third = third_.at ? read(third_, at) : Seen{};
         const Axis rows{at.rows, x.row, y.row, second.row, third.row};
         dense.reduce.axis[0] = {job_.length, x.step, y.step, second.step, third.step};
+        dense.nontemporal = job_.nontemporal && y.in_place;
         if (columns_) {
             dense.inner = rows;
             dense.rows = 1;
