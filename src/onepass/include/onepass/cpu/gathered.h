@@ -161,12 +161,14 @@ class Gathered {
                 return false;
             }
         }
-        if (!array.whole) return true;
+        // The algorithm was chosen for rows that follow each other, and plain reductions of short ones have to.
+        if (!array.whole) return seen.row == 1;
         if (job_.reduce.count > 1) return false;
         seen.step = job_.reduce.empty() ? 1 : job_.reduce[0].*array.stride;
         if (columns_) return seen.row == 1;
-        // Short rows are quick where each follows the one before (transposed.h).
-        return seen.step == 1 && (seen.row == job_.length || job_.length >= kLongApart);
+        // Others are quick if they do (transposed.h).
+        const bool may_lie_apart = job_.length >= kLongApart && !is_plain(job_.op);
+        return seen.step == 1 && (seen.row == job_.length || may_lie_apart);
     }
 
     void* start(const Array& array, const Block& at) const {
