@@ -34,6 +34,7 @@ def test_columns_of_x_that_are_rows_of_the_result():
     """Eight side by side; of few steps a thread has a row for itself."""
     assert tile_of(empty(24, 30000).T, -1) == (32, 128)  # eight would be fewer threads
     assert tile_of(empty(64, 30000).T, -1) == (8, 128)
+    assert tile_of(empty(3000, 30, 8), 1) == (128, 128)  # eight neighbours that lie one way
     assert tile_of(empty(23, 30000).T, -1) == (128, 128)
     assert tile_of(empty(4000, 4000).T, -1) == (4, 512)  # as many as registers hold
 

@@ -93,13 +93,16 @@ def contiguous_reduce(problem: Problem) -> bool:
 
 def direct(problem: Problem) -> bool:
     """Kernels can read and write the rows where they lie."""
-    if not contiguous_reduce(problem) or problem.dtype != problem.result_dtype:
-        return False
-    if reads_pairs(problem) and problem.second_dtype != problem.dtype:
+    if not contiguous_reduce(problem) or not is_one_type(problem):
         return False
     if problem.op not in ELEMENTWISE or problem.length == 1:
         return True
     return problem.reduce[0].y_stride == 1 and (not reads_pairs(problem) or problem.reduce[0].z_stride == 1)
+
+
+def is_one_type(problem: Problem) -> bool:
+    """Nothing has to be converted on the way."""
+    return problem.dtype == problem.result_dtype and (not reads_pairs(problem) or problem.second_dtype == problem.dtype)
 
 
 def reads_pairs(problem: Problem) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..machine import Machine
 from ..problem import ELEMENTWISE, ITEMSIZE, REDUCTIONS, Axis, Problem
-from .cpu_plan import CpuPlan, Reasons, busy_threads, direct, is_small, nontemporal, reads_pairs
+from .cpu_plan import CpuPlan, Reasons, busy_threads, direct, is_one_type, is_small, nontemporal, reads_pairs
 from .plan_packed import can_pack
 from .plan_rows import plan_rows
 from .plan_tiles import plan_tiles
@@ -80,14 +80,14 @@ def _read_in_place(problem: Problem, machine: Machine, inner: Axis | None) -> bo
         return lies_along and problem.length >= SHORTEST_ROW_BY_ROW
     if problem.length > 1 and can_pack(problem, machine, inner):
         elements = problem.length * inner.size
-        if not _is_one_type(problem):
+        if not is_one_type(problem):
             return len(problem.outer) == 1
         return _all_adjoin(problem, elements, inner) or elements >= SHORTEST_PACKED_APART
     strides = _strides(problem)
     lines = inner.size >= SHORTEST_REPEATED and inner.size * ITEMSIZE[problem.dtype] % CACHE_LINE == 0
     if reads_pairs(problem) and inner.z_stride == 0 and problem.dtype == problem.compute_dtype and lines:
         strides.remove("z_stride")  # a row of the tile is one element, many times
-    if not _is_one_type(problem) or not _is_nearest(problem, inner, strides):
+    if not is_one_type(problem) or not _is_nearest(problem, inner, strides):
         return False
     if any(getattr(inner, stride) != 1 for stride in strides):
         return False
@@ -182,7 +182,7 @@ def _count(problem: Problem, blocks: list[int]) -> int:
 def _most_rows(problem: Problem, machine: Machine) -> float:
     """That a near cache holds, with what is computed of them."""
     compute = ITEMSIZE[problem.compute_dtype]
-    held = ITEMSIZE[problem.dtype] if _is_one_type(problem) else compute
+    held = ITEMSIZE[problem.dtype] if is_one_type(problem) else compute
     arrays = 2 + reads_pairs(problem) if problem.op in ELEMENTWISE else 1
     row_bytes = problem.length * (arrays * held + (compute if problem.op == "softmax" else 0))
     return max(machine.l2_bytes * ROW_SHARE_OF_L2, machine.l3_bytes / machine.cores * GATHERED_SHARE_OF_L3) / row_bytes
@@ -193,7 +193,7 @@ def _dense(problem: Problem, rows: int, *, columns: bool) -> Problem:
     pairs = reads_pairs(problem)
     elementwise = problem.op in ELEMENTWISE
     row, step = (1, rows) if columns else (problem.length, 1)
-    one = problem.compute_dtype if not _is_one_type(problem) else problem.dtype
+    one = problem.compute_dtype if not is_one_type(problem) else problem.dtype
     kept = Axis(rows, row, row if elementwise else 1, row if pairs else 1, 1)
     reduced = Axis(problem.length, step, step if elementwise else 0, step if pairs else 0, 0)
     shape = (problem.length, rows) if columns else (rows, problem.length)
@@ -211,17 +211,10 @@ def _dense(problem: Problem, rows: int, *, columns: bool) -> Problem:
     )
 
 
-def _is_one_type(problem: Problem) -> bool:
-    types = {problem.dtype, problem.result_dtype}
-    if reads_pairs(problem):
-        types.add(problem.second_dtype or problem.dtype)
-    return len(types) == 1
-
-
 def _written_in_place(problem: Problem, blocks: tuple[int, ...], *, columns: bool) -> bool:
     """Kernels write the results of a block where they belong: its rows follow each other at one distance, and what has
     to lies side by side."""
-    if problem.op not in ELEMENTWISE or not _is_one_type(problem) or len(problem.reduce) > 1:
+    if problem.op not in ELEMENTWISE or not is_one_type(problem) or len(problem.reduce) > 1:
         return False
     row, size = 0, 1
     for axis, of_block in zip(reversed(problem.outer), reversed(blocks), strict=True):

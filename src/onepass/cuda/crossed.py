@@ -39,6 +39,12 @@ def steps_are_nearer(choice: Choice, inner: Axis, stride: str) -> bool:
     return 0 < abs(of_steps) < abs(of_rows)
 
 
+def lies_along(choice: Choice, inner: Axis) -> list[bool]:
+    """Whether steps are nearer than rows along this axis, in the input and in what is written."""
+    strides = ("x_stride", "y_stride") if choice.elementwise else ("x_stride",)
+    return [steps_are_nearer(choice, inner, stride) for stride in strides]
+
+
 def has_both_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
     """Whether neighbours in x are few, and beyond them come neighbours in the result."""
     inner = kept[-1]
@@ -46,6 +52,12 @@ def has_both_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
         return False
     farther = min(abs(axis.y_stride) for axis in (inner, *choice.problem.reduce))
     return any(0 < abs(axis.y_stride) < farther and axis.size >= CROSSED_COLUMNS for axis in kept[:-1])
+
+
+def is_crossed(choice: Choice, kept: tuple[Axis, ...]) -> bool:
+    """Whether rows lie along one of the arrays and across the other, and no tile has neighbours in both."""
+    along = lies_along(choice, kept[-1])
+    return any(along) and not all(along) and not has_both_neighbours(choice, kept)
 
 
 def cut_gradient(choice: Choice, inner: Axis) -> Tuning:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..problem import REDUCTIONS, Axis
-from .crossed import CROSSED_COLUMNS, FEWEST_CROSSED_STEPS
+from .crossed import FEWEST_CROSSED_STEPS, is_crossed
 from .kernel_plan import Choice, CudaPlan, build
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, FORCED_WARP_REGISTERS, LONE_THREADS, LOOP_THREADS, WARP_THREADS
@@ -80,7 +80,7 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
 def _alone(choice: Choice, kept: tuple[Axis, ...], widest: int, plain: bool) -> tuple[int, int, int] | None:
     """(pack, threads across, threads) where one thread holds the whole of its rows, and needs no other."""
     problem, tuning = choice.problem, choice.tuning
-    if neighbours(choice, kept, 1) == CROSSED_COLUMNS and problem.length >= FEWEST_CROSSED_STEPS:
+    if is_crossed(choice, kept) and problem.length >= FEWEST_CROSSED_STEPS:
         return None
     held = HELD_REDUCED_REGISTERS if plain else HELD_ALONE_REGISTERS
     most = held // choice.registers_per_element // max(1, problem.length)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ..problem import Axis, Problem
-from .crossed import CROSSED_COLUMNS, has_both_neighbours, steps_are_nearer
+from .crossed import CROSSED_COLUMNS, has_both_neighbours, lies_along
 from .kernel_plan import Choice
 from .plan_cluster import cluster_sizes
 from .rounding import ceil_div, ceil_power, doublings
@@ -205,9 +205,7 @@ def neighbours(choice: Choice, kept: tuple[Axis, ...], pack: int) -> int:
     inner = kept[-1]
     if has_both_neighbours(choice, kept):
         return ceil_div(choice.problem.rows, pack)
-    along = [steps_are_nearer(choice, inner, "x_stride")]
-    if choice.elementwise:
-        along.append(steps_are_nearer(choice, inner, "y_stride"))
+    along = lies_along(choice, inner)
     if all(along):
         return 1
     if any(along):  # x lies one way and the result the other

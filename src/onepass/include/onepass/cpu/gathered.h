@@ -135,19 +135,17 @@ class Gathered {
 
     // Where a kernel has a block of it, as elements of that type: where it lies, if it can, or in scratch memory.
     Seen place(const Array& array, const Block& at, DType type) const {
-        Seen seen{start(array, at), 0, 0, true};
-        if (type == array.type && lies_ready(array, at, seen)) return seen;
-        seen.in_place = false;
-        seen.row = columns_ || !array.whole ? 1 : job_.length;
-        seen.step = !array.whole ? 0 : columns_ ? at.rows : 1;
-        seen.at =
-            scratch(array.slot, static_cast<std::size_t>(at.rows * (array.whole ? job_.length : 1) * size_of(type)));
-        return seen;
+        const std::int64_t row = columns_ || !array.whole ? 1 : job_.length;
+        Seen ready{start(array, at), row, 0, true};
+        if (type == array.type && lies_ready(array, at, ready)) return ready;
+        const std::int64_t bytes = at.rows * (array.whole ? job_.length : 1) * size_of(type);
+        const std::int64_t step = !array.whole ? 0 : columns_ ? at.rows : 1;
+        return {scratch(array.slot, static_cast<std::size_t>(bytes)), row, step, false};
     }
 
-    // Whether the rows of a block follow each other at one distance, and what has to lies side by side.
+    // Whether the rows of a block follow each other at one distance, which is then seen, as is that of steps, and what
+    // has to lies side by side.
     bool lies_ready(const Array& array, const Block& at, Seen& seen) const {
-        seen.row = columns_ || !array.whole ? 1 : job_.length;
         std::int64_t size = 0;  // of the axes so far
         for (int a = job_.outer.count; a-- > 0;) {
             if (at.size[a] == 1) continue;

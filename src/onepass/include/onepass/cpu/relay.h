@@ -2,6 +2,8 @@
 // side in a near cache, and back. One of the two is memory, and is walked along in its own order.
 #pragma once
 
+#include <utility>
+
 #include "convert.h"
 #include "transpose.h"
 
@@ -31,7 +33,8 @@ class Relay {
             return step < 0 ? -step : step;
         };
         for (int i = 1; i < count_; ++i) {
-            for (int j = i; j > 0 && distance(axes_[j - 1]) < distance(axes_[j]); --j) swap(axes_[j - 1], axes_[j]);
+            for (int j = i; j > 0 && distance(axes_[j - 1]) < distance(axes_[j]); --j)
+                std::swap(axes_[j - 1], axes_[j]);
         }
         int joined = 0;
         for (int i = 1; i < count_; ++i) {
@@ -52,7 +55,7 @@ class Relay {
     void pair_up(std::int64_t RelayAxis::* stride) {
         for (int i = 0; i + 1 < count_; ++i) {
             if (!turns(axes_[i], axes_[count_ - 1])) continue;
-            for (; i + 2 < count_; ++i) swap(axes_[i], axes_[i + 1]);
+            for (; i + 2 < count_; ++i) std::swap(axes_[i], axes_[i + 1]);
             return;
         }
         constexpr std::int64_t kShort = 16, kNear = 256;
@@ -61,7 +64,7 @@ class Relay {
             const std::int64_t step = axes_[i].*stride;
             if (last.to == 1 && (last.from == 1 || last.from == 0)) break;
             if (last.size < kShort && axes_[i].size > last.size && step <= kNear && step >= -kNear)
-                swap(axes_[i], last);
+                std::swap(axes_[i], last);
         }
     }
 
@@ -73,11 +76,6 @@ class Relay {
    private:
     static constexpr std::int64_t kFewest = 4;  // elements that are worth a vector
 
-    static void swap(RelayAxis& a, RelayAxis& b) {
-        const RelayAxis before = a;
-        a = b;
-        b = before;
-    }
     static bool turns(const RelayAxis& a, const RelayAxis& b) {
         if (a.size < kFewest || b.size < kFewest) return false;
         return (a.to == 1 && b.from == 1) || (a.from == 1 && b.to == 1);
@@ -127,9 +125,7 @@ class Relay {
                 }
             }
         } else {
-            for (std::int64_t j = 0; j < written.size; ++j) {
-                convert_run(to + j, read.to, from + j * written.from, 1, read.size);
-            }
+            run_lines(to, from, written, read);
         }
     }
 
