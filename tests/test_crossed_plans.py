@@ -58,11 +58,83 @@ def test_a_broadcast_dim_that_is_fastest_in_the_result():
     assert any("32 threads lie across rows that are 0 apart" in line for line in why), why
 
 
-@pytest.mark.parametrize(("in_x", "in_result", "across"), [(8, 32, 32), (16, 8, 32), (17, 32, 8), (8, 7, 8)])
-def test_few_neighbours_in_x_and_others_in_the_result(in_x, in_result, across):
-    """A tile as wide as it can be has some of both, if there are few enough of the ones, and enough of the others."""
+def kept_axes_of(plan, strides=2):
+    """(size, stride in the input, in the result, and of gradients in dy) of the axes that rows lie along."""
+    layout = plan.words[2 : 2 + dict(plan.shape)["kept_axes"] * (strides + 1)]
+    return [tuple(layout[at : at + strides + 1]) for at in range(0, len(layout), strides + 1)]
+
+
+@pytest.mark.parametrize(
+    ("in_x", "in_result", "few", "across"),
+    [
+        (60, 64, ("result", 8), 32),
+        (60, 50, ("result", 10), 32),  # the divisor that is nearest to 8
+        (60, 12, ("result", 12), 32),  # all of them
+        (60, 20, ("result", 10), 32),
+        (60, 31, ("x", 10), 32),  # no divisor of the result's is right
+        (31, 60, ("result", 10), 32),
+        (31, 62, ("result", 2), 32),  # of neither: two are better than none
+        (8, 31, ("x", 8), 32),
+        (17, 32, ("result", 8), 32),
+        (8, 7, ("result", 7), 32),
+        (3, 32, ("result", 8), 8),  # too few of x's for a tile of both
+        (41, 43, None, 8),
+    ],
+)
+def test_neighbours_along_one_axis_in_x_and_another_in_the_result(in_x, in_result, few, across):
+    """A tile as wide as it can be has a few of the ones and beyond them others, if both have them."""
     x = empty(60, 512, in_result, in_x).transpose(0, 3, 1, 2)
-    assert tile_of(x, 2)[0] == across
+    strides = tuple(stride // x.itemsize for stride in x.strides)
+    plan = make_cuda_plan(make_problem("softmax", "float32", x.shape, (2,), strides=strides), by_name("h200"))
+    assert dict(plan.shape)["across"] == across
+    of_x, of_result = (1, 512 * in_result), (in_x, 1)
+    if few is None:
+        assert kept_axes_of(plan)[-2:] == [(in_result, *of_result), (in_x, *of_x)]
+        return
+    where, count = few
+    last, other = ((of_result, (in_x, *of_x)), (of_x, (in_result, *of_result)))[where == "x"]
+    assert kept_axes_of(plan)[-2:] == [other, (count, *last)]
+    left = (in_result if where == "result" else in_x) // count
+    if left > 1:
+        assert kept_axes_of(plan)[-3] == (left, *(count * stride for stride in last))
+
+
+def test_steps_that_are_nearer_than_neighbours_leave_axes_as_they_are():
+    """In x, or in the result."""
+    for order, dim in (((2, 1, 0), 0), ((2, 1, 0), 2)):
+        x = empty(60, 500, 70).transpose(order)
+        strides = tuple(stride // x.itemsize for stride in x.strides)
+        plan = make_cuda_plan(make_problem("softmax", "float32", x.shape, (dim,), strides=strides), by_name("h200"))
+        assert len(kept_axes_of(plan)) == 2
+
+
+@pytest.mark.parametrize("op", ["sum", "logsumexp"])
+def test_a_reduction_for_every_copy_of_a_broadcast_element(op):
+    """Threads that lie along the copies read the same element, and write side by side; but not where these lie apart
+    in the result."""
+    for copied, inner in ((2, 40), (0, 256)):
+        x = np.moveaxis(np.broadcast_to(empty(512, 256, 1), (512, 256, 40)), 2, copied)
+        strides = tuple(stride // x.itemsize for stride in x.strides)
+        dim = x.shape.index(512)
+        plan = make_cuda_plan(make_problem(op, "float32", x.shape, (dim,), strides=strides), by_name("h200"))
+        assert kept_axes_of(plan)[-1][0] == inner
+
+
+@pytest.mark.parametrize(
+    ("shape", "last"),
+    [
+        ((100, 20, 96), (8, 20 * 96, 1)),
+        ((100, 20, 90), (9, 20 * 90, 1)),
+        ((85, 20, 96), (96, 20 * 96, 1)),  # 8160 rows
+        ((1000, 20, 10), (10, 200, 1)),
+        ((2000, 20, 5), (5, 100, 1)),
+        ((100, 20, 95), (95, 20 * 95, 1)),  # 5 is too little
+    ],
+)
+def test_gradients_whose_dy_has_its_neighbours_along_another_axis(shape, last):
+    plan = gradient_of(empty(*shape), empty(*shape[::-1]).T, 1)
+    size, _, stride_of_dx = last
+    assert kept_axes_of(plan, 3)[-1][:2] == (size, stride_of_dx)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ DEVICES = {
     "120": by_name("rtx5090"),
 }
 # Shape in memory, the order in which a call has its dims, and the dim: rows that lie one way in memory and another way
-# in the result.
+# in the result, or neighbours of which both have some.
 VIEWS = (
     *(((length, 30000), (1, 0), 1) for length in (16, 24, 40, 64, 100, 200, 400, 1000, 4000, 20000)),
     *(((300, length, 700), (0, 2, 1), 2) for length in (20, 60, 250, 900)),
@@ -32,6 +32,8 @@ VIEWS = (
     *(((60, length, 32, 8), (3, 1, 0, 2), 1) for length in (8, 30, 100, 300, 512, 2000)),
     *(((12, length, 8, 256), (0, 3, 2, 1), 1) for length in (20, 100, 300, 1000)),
     *(((128, length, 256), (0, 2, 1), 1) for length in (9, 32, 100, 256, 600)),
+    *(((64, length, 300), (2, 1, 0), 1) for length in (4, 9, 20, 60, 150, 400, 1000, 2000, 6000)),
+    *(((few, length, 2000), (2, 1, 0), 1) for few in (6, 9, 12) for length in (4, 20, 60, 150, 400, 1000, 2000)),
 )
 
 

@@ -16,10 +16,18 @@ CROSSED_COLUMNS = 8
 # three dims turned round, dim 1, 15.6 for 23.6; but 512x32x64x16 bfloat16 with its last dim first, dim 0, of 16 steps,
 # 31.6 for 25.2.
 FEWEST_CROSSED_STEPS = 24
-# No more neighbours than these in x, and others in the result: a tile as wide as it can be has some of both. bfloat16
-# of strides 1, 256, 131072 and 8, 8x512x47x32, dim 1, 34.1 for 102.8; float32 64x256x8x8, 64, 4096, 1, 8, 10.5 for
-# 17.2.
-MOST_CROSSED_NEIGHBOURS = 16
+# Where x has its neighbours along one kept axis and the result along another, and neither along the steps, a tile has
+# some of both: few along the result's axis, all of them or a divisor, this one best, and beyond these others along x's;
+# the other way round where the result's axis has no such divisor. H200, November 2026, of 100 random views of forward
+# operations 0.48 of the time in the mean, one 1.05, and 2 for 24 behind torch; with divisors near 4 and 16 0.55 and
+# 0.50, with x's axis taken apart 0.54 to 0.68.
+FEW_NEIGHBOURS = 8
+MOST_FEW_NEIGHBOURS = 16
+FEWEST_FEW_NEIGHBOURS = 4, 2  # the second where there is no divisor for the first
+FEWEST_OTHER_NEIGHBOURS = 4
+# The same of gradients whose dy lies one way, and the rest the other, from so many neighbours and rows on.
+FEWEST_GRADIENT_NEIGHBOURS = 6
+FEWEST_GRADIENT_ROWS = 8192
 # Gradients of rows that lie along memory in the result and in what was saved, and not in dy: columns of a tile, steps
 # of a thread, at least, and threads of a block; and where dy lies as they do, with a step, one column. us: softmax's
 # bfloat16 4096x4096 with a transposed dy 69.7 for 375, 412x229x210 162 for 414, float16 4096x1024 of every third
@@ -29,6 +37,77 @@ GRADIENT_COLUMNS = 4
 GRADIENT_STEPS = 8
 GRADIENT_THREADS = 64, 512
 FEWEST_GRADIENT_STEPS = 16
+
+
+def tiled_axes(choice: Choice) -> tuple[Axis, ...]:
+    """The kept axes, the one last that threads lie side by side along: the fastest in the input. Where the input has
+    one element for all along the one that is fastest in the result, or steps of a row are faster than both, that one;
+    where both are faster than steps, some of both. As they are where rows are numbered."""
+    kept = choice.kept_axes
+    of_input = _fastest(kept, "x_stride")
+    if of_input is None or choice.numbered:
+        return kept
+    of_result = min(kept, key=lambda axis: abs(axis.y_stride))
+    if of_result.x_stride == 0:
+        return _last(kept, of_result)
+    if not choice.elementwise:
+        return _last(kept, of_input)
+    if _differ(choice, of_input, of_result, "x_stride"):
+        for fewest in FEWEST_FEW_NEIGHBOURS:
+            for few, many in ((of_result, of_input), (of_input, of_result)):
+                if apart := _taken_apart(kept, few, many, fewest):
+                    return apart
+    along = any(0 < abs(step.x_stride) < abs(of_input.x_stride) for step in choice.problem.reduce)
+    return _last(kept, of_result if along else of_input)
+
+
+def tiled_gradient_axes(choice: Choice) -> tuple[Axis, ...]:
+    """The same of a gradient: the axis along which neighbours are nearest in the result and in what was saved goes
+    last, or a part of it, beyond which lie neighbours in dy."""
+    kept = choice.kept_axes
+    inner = min(reversed(kept), key=lambda axis: abs(axis.y_stride) + abs(axis.x_stride))
+    of_dy = _fastest(kept, "z_stride")
+    apart = None
+    if of_dy is not None and choice.problem.rows >= FEWEST_GRADIENT_ROWS and _differ(choice, of_dy, inner, "z_stride"):
+        apart = _taken_apart(kept, inner, of_dy, FEWEST_GRADIENT_NEIGHBOURS)
+    return apart or _last(kept, inner)
+
+
+def _fastest(kept: tuple[Axis, ...], stride: str) -> Axis | None:
+    """The axis along which neighbours are nearest in the array with this stride."""
+    moving = [axis for axis in kept if getattr(axis, stride)]
+    return min(moving, key=lambda axis: abs(getattr(axis, stride)), default=None)
+
+
+def _last(kept: tuple[Axis, ...], inner: Axis) -> tuple[Axis, ...]:
+    return (*(axis for axis in kept if axis is not inner), inner)
+
+
+def _differ(choice: Choice, of_input: Axis, of_result: Axis, stride: str) -> bool:
+    """Whether neighbours along one axis in the input with this stride, and along another in the result, are nearer
+    there than the steps of a row."""
+    if of_input is of_result or getattr(of_result, stride) == 0:
+        return False
+    pairs = [(stride, of_input), ("y_stride", of_result)]
+    steps = choice.problem.reduce
+    return not any(0 < abs(getattr(step, name)) < abs(getattr(axis, name)) for name, axis in pairs for step in steps)
+
+
+def _taken_apart(kept: tuple[Axis, ...], few: Axis, many: Axis, fewest: int) -> tuple[Axis, ...] | None:
+    """The kept axes with a few neighbours along one last, neighbours along the other before them, and what is left of
+    the first before these; None where no divisor of the first is right."""
+    counts = [n for n in range(fewest, MOST_FEW_NEIGHBOURS + 1) if few.size % n == 0]
+    if not counts:
+        return None
+    count = few.size if few.size in counts else min(counts, key=lambda n: (abs(n - FEW_NEIGHBOURS), -n))
+    left = [_part(few, few.size // count, count)] if count < few.size else []
+    return (*(axis for axis in kept if axis is not few and axis is not many), *left, many, _part(few, count, 1))
+
+
+def _part(axis: Axis, size: int, apart: int) -> Axis:
+    """So many steps along it, so many of its own from each other."""
+    strides = (axis.x_stride, axis.y_stride, axis.z_stride, axis.w_stride)
+    return Axis(size, *(apart * stride for stride in strides))
 
 
 def steps_are_nearer(choice: Choice, inner: Axis, stride: str) -> bool:
@@ -46,12 +125,15 @@ def lies_along(choice: Choice, inner: Axis) -> list[bool]:
 
 
 def has_both_neighbours(choice: Choice, kept: tuple[Axis, ...]) -> bool:
-    """Whether neighbours in x are few, and beyond them come neighbours in the result."""
-    inner = kept[-1]
-    if not choice.elementwise or inner.size > MOST_CROSSED_NEIGHBOURS:
+    """Whether neighbours along the last axis are few, and beyond them come others that are nearer in one of the
+    arrays."""
+    if not choice.elementwise or kept[-1].size > MOST_FEW_NEIGHBOURS:
         return False
-    farther = min(abs(axis.y_stride) for axis in (inner, *choice.problem.reduce))
-    return any(0 < abs(axis.y_stride) < farther and axis.size >= CROSSED_COLUMNS for axis in kept[:-1])
+    for stride in ("x_stride", "y_stride"):
+        farther = min(abs(getattr(axis, stride)) for axis in (kept[-1], *choice.problem.reduce))
+        if any(0 < abs(getattr(a, stride)) < farther and a.size >= FEWEST_OTHER_NEIGHBOURS for a in kept[:-1]):
+            return True
+    return False
 
 
 def is_crossed(choice: Choice, kept: tuple[Axis, ...]) -> bool:

@@ -299,24 +299,6 @@ class Choice:
         return self.load.asks_where or self.store.asks_where
 
     @property
-    def tiled_axes(self) -> tuple[Axis, ...]:
-        """The axis that is fastest in the input goes last: threads lie side by side along it. Where steps of a row are
-        faster still there, or the input has one element along it, the one that is fastest in the result. Not where rows
-        are numbered."""
-        kept = self.kept_axes
-        moving = [a for a in kept if a.x_stride]
-        if not moving or self.numbered:
-            return kept
-        inner = min(moving, key=lambda a: abs(a.x_stride))
-        if self.elementwise:
-            of_result = min(kept, key=lambda a: abs(a.y_stride))
-            along = any(0 < abs(a.x_stride) < abs(inner.x_stride) for a in self.problem.reduce)
-            inner = of_result if along or of_result.x_stride == 0 else inner
-        rest = list(kept)
-        rest.remove(inner)
-        return (*rest, inner)
-
-    @property
     def held_size(self) -> int:
         """Bytes of an element that waits in registers, beside others in a pack: 16 bits as read, if that is all that
         results show, and else as what is computed in (held_steps.h)."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, Axis
-from .crossed import cut_gradient
+from .crossed import cut_gradient, tiled_gradient_axes
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
 from .plan_strided import run_or_tiles, tile
 from .rounding import ceil_div, floor_power
@@ -35,7 +35,7 @@ from .tuning import Tuning
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
-    kept = _inner_last(choice.kept_axes)
+    kept = tiled_gradient_axes(choice)
     access = _access(choice, kept)
     return run_or_tiles(choice, kept, _plan_tiles, _side_by_side(kept, access), access[0])
 
@@ -256,14 +256,6 @@ def _shape(
         "wide_saved": wide_saved,
         "staged": staged,
     }
-
-
-def _inner_last(kept: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axis along which neighbours are nearest in the result and in what was saved goes last."""
-    inner = min(reversed(kept), key=lambda axis: abs(axis.y_stride) + abs(axis.x_stride))
-    rest = list(kept)
-    rest.remove(inner)
-    return (*rest, inner)
 
 
 def _side_by_side(kept: tuple[Axis, ...], access: tuple[int, bool, bool]) -> int:

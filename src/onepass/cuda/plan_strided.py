@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
+from .crossed import tiled_axes
 from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
 from .plan_interleaved import plan_interleaved, run_pays
 from .plan_strided_held import plan_strided_held
@@ -30,7 +31,7 @@ from .tuning import Tuning
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
-    kept = choice.tiled_axes
+    kept = tiled_axes(choice)
     return run_or_tiles(choice, kept, _plan_tiles, side_by_side(choice, kept), _strided_pack(choice, kept))
 
 
