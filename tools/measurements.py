@@ -112,10 +112,11 @@ def outcome_of(cell: Cell, label: str) -> Record:
 def title_of(cell: Cell) -> str:
     shape = " x ".join(map(str, cell["shape"]))
     dim = f", dim {cell['dim']}" if cell["dim"] != -1 else ""
+    view = "".join(f", {name} {value}" for name, value in cell.get("view", {}).items())
     asked = f", from {cell['input']}" if cell["group"] in ("calls", "numpy") else ""
     op = cell["op"]
     named = f"gradient of {op.removesuffix('_backward')}" if op.endswith("_backward") else op
-    return f"{named} {shape} {cell['dtype']}{dim}{asked}"
+    return f"{named} {shape} {cell['dtype']}{dim}{view}{asked}"
 
 
 def digits(value: float) -> str:

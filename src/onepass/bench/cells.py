@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from onepass.bench.views import CONTIGUOUS, View
+
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 REDUCTIONS = ("logsumexp", "sum", "amax")
 GRADIENTS = ("softmax_backward", "log_softmax_backward")  # of y, the result of the forward operation, and dy
@@ -22,11 +24,13 @@ class Cell:
     dtype: str = "float32"
     framework: str = "any"  # of the input: "torch", "numpy", or "any": torch where it takes part, else NumPy
     quick: bool = False
+    view: View = CONTIGUOUS  # of the input; of a gradient, of dy
 
     @property
     def name(self) -> str:
         parts = [self.op, "x".join(map(str, self.shape))]
         parts += [f"dim{self.dim}"] if self.dim != -1 else []
+        parts += [f"{name}{value}" for name, value in self.view.parts.items()]
         parts += [self.dtype] if self.dtype != "float32" else []
         parts += [self.framework] if self.framework != "any" else []
         return "-".join(parts)
@@ -39,6 +43,11 @@ class Cell:
     def length(self) -> int:
         """Elements of one row: what is reduced."""
         return self.shape[self.axis]
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        """Of the memory that the input is taken of."""
+        return self.view.memory_shape(self.shape)
 
     @property
     def result_shape(self) -> tuple[int, ...]:
@@ -69,7 +78,8 @@ class Cell:
     def needed_bytes(self) -> int:
         """Memory for the run: input, `out=`, a fresh result and four temporaries of the naive contenders; the
         reference takes some six temporaries of 16 bytes per element."""
-        return 7 * self.input_bytes + 100 * self.checked_rows * self.length
+        between = (math.prod(self.memory_shape) - math.prod(self.shape)) * ITEM_BYTES[self.dtype]
+        return 7 * self.input_bytes + between + 100 * self.checked_rows * self.length
 
 
 _SHAPES = (
@@ -115,6 +125,21 @@ _ODD_COLUMNS: dict[tuple[tuple[int, ...], int], str] = {
 }
 _ODD_GRADIENTS = ((2048, 12, 100), (2048, 40, 100), (500, 100, 49))
 
+# Arrays as programs take them of others: (shape, dim, view, why).
+VIEWS = (
+    ((4096, 4096), -1, View((1, 0)), "a transposed matrix"),
+    ((32, 256, 56, 56), 1, View((0, 3, 1, 2)), "channels of an image that lie last"),
+    ((16, 12, 256, 256), -1, View((0, 2, 1, 3)), "heads of attention, from beside each other to apart"),
+    ((300, 200, 126), 1, View((2, 1, 0)), "dims turned round: neighbours of input and result along different ones"),
+    ((256, 50257), -1, View(pitch=50304), "a vocabulary of a padded matrix"),
+    ((4096, 2048), -1, View(step=2), "every second element"),
+)
+
+
+def _views() -> list[Cell]:
+    ops = ("softmax", "log_softmax", "logsumexp", "sum", "softmax_backward")
+    return [Cell("views", op, shape, why, dim, view=view) for shape, dim, view, why in VIEWS for op in ops]
+
 
 def _everyday() -> list[Cell]:
     ops = ("softmax", "log_softmax", "logsumexp", "sum", "amax")
@@ -155,6 +180,7 @@ def _registry() -> tuple[Cell, ...]:
             cells.append(Cell("calls", op, (8, 8), why, framework=framework, quick=op == "softmax"))
     cells += [Cell("calls", op, (8, 8), "the cost of one call from torch", framework="torch") for op in GRADIENTS]
     cells += _everyday()
+    cells += _views()
     return tuple(cells)
 
 

@@ -110,6 +110,7 @@ def describe_cell(report: CellReport, brief: bool) -> dict[str, Any]:
         "name": cell.name,
         **{key: getattr(cell, key) for key in ("group", "op", "dim", "dtype", "why", "length", "moved_bytes")},
         "shape": list(cell.shape),
+        "view": cell.view.parts,
         "input": report.framework,
         "algorithm": report.algorithm,
         "skipped": report.skipped,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from onepass.bench.cells import ITEM_BYTES, Cell
+from onepass.bench.views import View
 from onepass.cuda.tuning import Tuning
 
 OTHERS = ("torch.compile", "quack", "liger", "cupy", "jax")  # beside onepass and torch, which always take part
@@ -34,7 +35,8 @@ class GpuCell(Cell):
     @property
     def needed_bytes(self) -> int:
         """Memory for the run: input, `out=`, a fresh result, a temporary of float32 and the copy that flushes L2."""
-        return 3 * self.input_bytes + 4 * math.prod(self.shape) + (1 << 30)
+        memory = math.prod(self.memory_shape) * ITEM_BYTES[self.dtype]
+        return memory + 2 * self.input_bytes + 4 * math.prod(self.shape) + (1 << 30)
 
     @property
     def checked_rows(self) -> int:
@@ -287,6 +289,26 @@ def _everyday() -> list[GpuCell]:
     return cells
 
 
+# Arrays as programs take them of others: (shape, dim, view, why).
+_VIEWS = (
+    ((8192, 8192), -1, View((1, 0)), "a transposed matrix"),
+    ((64, 256, 56, 56), 1, View((0, 3, 1, 2)), "channels of an image that lie last"),
+    ((32, 16, 512, 512), -1, View((0, 2, 1, 3)), "heads of attention, from beside each other to apart"),
+    ((788, 480, 126), 1, View((2, 1, 0)), "dims turned round: neighbours of input and result along different ones"),
+    ((4096, 50257), -1, View(pitch=50304), "a vocabulary of a padded matrix"),
+    ((8192, 4096), -1, View(step=2), "every second element"),
+)
+
+
+def _views() -> list[GpuCell]:
+    return [
+        GpuCell("views", op, shape, why, dim, dtype, view=view, peers=("torch.compile",))
+        for shape, dim, view, why in _VIEWS
+        for dtype in ("float32", "bfloat16")
+        for op in ("softmax", "logsumexp", "softmax_backward")
+    ]
+
+
 def _plane() -> list[GpuCell]:
     return [
         GpuCell(f"plane_{dtype}", "softmax", (rows, columns), "rows x columns", dtype=dtype, peers=_PLANE_PEERS)
@@ -349,6 +371,7 @@ def _registry() -> tuple[GpuCell, ...]:
         cells.append(GpuCell("rows", "softmax", shape, why, dtype=dtype))
     cells += _long()
     cells += _everyday()
+    cells += _views()
     cells += _gradients()
     # What torch.compile costs the host is in no table of ours.
     others = tuple(name for name in OTHERS if name != "torch.compile")

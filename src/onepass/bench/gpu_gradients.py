@@ -15,15 +15,16 @@ from onepass.bench.gpu_contenders import GpuContender, GpuData, contender
 _QUACK_LENGTH = 1 << 18  # that its kernels reach
 
 
-def inputs(cell: GpuCell, x: Any, generator: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What the operation saved of x, and dy; of logsumexp x, dy and the result."""
+def inputs(cell: GpuCell, normal: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+    """What the operation saved of x, and dy, the view; of logsumexp x, dy and the result. `normal`: random values
+    of a shape, as a view has them."""
     torch = importlib.import_module("torch")
+    x = normal(cell.shape)
     if cell.op == "logsumexp_backward":
         lse = torch.logsumexp(x, cell.dim)
-        return x, (torch.empty_like(lse).normal_(generator=generator), lse)
+        return x, (normal(tuple(lse.shape)), lse)
     forward = torch.softmax if cell.op == "softmax_backward" else torch.log_softmax
-    dy = torch.empty_like(x).normal_(generator=generator)
-    return forward(x, cell.dim), (dy,)
+    return forward(x, cell.dim), (normal(cell.shape, cell.view),)
 
 
 def run_onepass(data: GpuData, out: Any = None) -> Any:

@@ -16,6 +16,7 @@ from onepass.bench.cells import REDUCTIONS
 from onepass.bench.gpu_cells import GpuCell, Variant
 from onepass.bench.gpu_contenders import GpuContender, GpuData, contender
 from onepass.bench.peers import Peer
+from onepass.bench.views import CONTIGUOUS, View
 from onepass.problem import GRADIENTS
 
 _EMPTY_KERNEL = "__global__ void empty(const __grid_constant__ onepass::cuda::Layout<1>) {}"
@@ -27,11 +28,15 @@ def make_data(cell: GpuCell, device: str, seed: int = 0) -> GpuData:
     torch = importlib.import_module("torch")
     generator = torch.Generator(device).manual_seed(seed)
     dtype = getattr(torch, cell.dtype)
-    x = torch.empty(cell.shape, dtype=dtype, device=device).normal_(generator=generator)
     out = torch.full(cell.result_shape, float("nan"), dtype=dtype, device=device)
+
+    def normal(shape: tuple[int, ...], view: View = CONTIGUOUS) -> Any:
+        memory = torch.empty(view.memory_shape(shape), dtype=dtype, device=device)
+        return view.of(memory.normal_(generator=generator), shape)
+
     if cell.op in GRADIENTS:
-        return GpuData(cell, *gpu_gradients.inputs(cell, x, generator), out)
-    return GpuData(cell, x, (), out)
+        return GpuData(cell, *gpu_gradients.inputs(cell, normal), out)
+    return GpuData(cell, normal(cell.shape, cell.view), (), out)
 
 
 def _onepass(data: GpuData) -> list[GpuContender]:
@@ -151,18 +156,20 @@ GPU_PEERS = {
         Peer("onepass", ("onepass",), ("any",), _either(_onepass, gpu_gradients.of_onepass)),
         Peer("torch", ("torch",), ("any",), _either(_torch, gpu_gradients.of_torch)),
         Peer("torch.compile", ("torch", "triton"), ("any",), _either(_torch_compile, gpu_gradients.of_torch_compile)),
-        Peer("quack", ("quack",), ("any",), _either(_quack, gpu_gradients.of_quack)),
-        Peer("liger", ("liger_kernel",), ("any",), _either(_liger, gpu_gradients.of_liger)),
-        Peer("cupy", ("cupy", "cupyx"), ("any",), _either(_cupy, lambda _: [])),
-        Peer("jax", ("jax",), ("any",), _either(_jax, lambda _: [])),
+        Peer("quack", ("quack",), ("any",), _either(_quack, gpu_gradients.of_quack), views=False),
+        Peer("liger", ("liger_kernel",), ("any",), _either(_liger, gpu_gradients.of_liger), views=False),
+        Peer("cupy", ("cupy", "cupyx"), ("any",), _either(_cupy, lambda _: []), views=False),
+        Peer("jax", ("jax",), ("any",), _either(_jax, lambda _: []), views=False),
     )
 }
 
 
 def bounds(data: GpuData) -> list[GpuContender]:
-    """What no contender can beat: a copy of the same bytes by torch, and a kernel that does nothing."""
+    """What no contender can beat: a copy of as many bytes by torch, which follow each other, and a kernel that does
+    nothing."""
     torch = importlib.import_module("torch")
-    x, cell = data.x, data.cell
+    cell = data.cell
+    x = data.x if data.x.is_contiguous() else torch.empty(cell.shape, dtype=data.x.dtype, device=data.x.device)
     _engine.register_exchange_type(type(x))
     target = data.out if cell.op not in REDUCTIONS else torch.empty_like(x)
     found = [GpuContender("copy", "copy", "out.copy_(x)", lambda: target.copy_(x), 2 * x.nbytes)]

@@ -85,4 +85,5 @@ def _panel(axis: Any, title: str, cells: list[dict[str, Any]]) -> None:
 def _tick(cell: dict[str, Any]) -> str:
     sizes = "\u00d7".join(map(str, cell["shape"]))
     dim = f", dim {cell['dim']}" if cell["dim"] != -1 else ""
-    return f"{cell['op'] + ' ' if cell['op'] != 'softmax' else ''}{sizes}{dim}"
+    view = "".join(f", {name} {value}" for name, value in cell.get("view", {}).items())
+    return f"{cell['op'] + ' ' if cell['op'] != 'softmax' else ''}{sizes}{dim}{view}"

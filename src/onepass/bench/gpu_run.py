@@ -128,7 +128,7 @@ def _host_costs(cell: str, contenders: dict[str, GpuContender], torch: Any) -> d
 def _prepared(data: GpuData, peers: Sequence[Peer]) -> list[tuple[GpuContender, Outcome | None]]:
     prepared: list[tuple[GpuContender, Outcome | None]] = [(contender, None) for contender in bounds(data)]
     for peer in peers:
-        if peer.name in OTHERS and peer.name not in data.cell.peers:
+        if (peer.name in OTHERS and peer.name not in data.cell.peers) or not peer.takes(data.cell):
             continue
         try:
             prepared += [(contender, None) for contender in peer.prepare(data)]

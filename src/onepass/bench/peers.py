@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import onepass
 from onepass import _engine
 from onepass.bench.cells import GRADIENTS, REDUCTIONS, Cell
+from onepass.bench.views import CONTIGUOUS, View
 
 Array = NDArray[Any]
 
@@ -71,6 +72,10 @@ class Peer:
     packages: tuple[str, ...]  # to be installed
     inputs: tuple[str, ...]  # the cells it takes part in, by their framework
     prepare: Callable[[Any], list[Any]]  # of Data, Contenders; on a GPU of GpuData, GpuContenders
+    views: bool = True  # takes arrays whose elements do not follow each other
+
+    def takes(self, cell: Cell) -> bool:
+        return cell.framework in self.inputs and (self.views or cell.view == CONTIGUOUS)
 
     @property
     def missing(self) -> list[str]:
@@ -96,22 +101,23 @@ def as_numpy(array: Any) -> Array:
 def make_data(cell: Cell, framework: str, seed: int = 0) -> Data:
     """Standard normal values and an output filled with NaN, in memory of the framework's own allocator."""
     random = np.random.default_rng(seed)
-    x, out = _normal(cell, framework, random), _filled(cell, framework)
+    out = _filled(cell, framework)
+    x = _normal(cell, framework, random, CONTIGUOUS if cell.op in GRADIENTS else cell.view)
     if cell.op not in GRADIENTS:
         return Data(cell, framework, x, out, as_numpy(x), as_numpy(out))
     y = getattr(onepass, cell.op.removesuffix("_backward"))(x, dim=cell.dim, out=x)
-    dy = _normal(cell, framework, random)
+    dy = _normal(cell, framework, random, cell.view)
     return Data(cell, framework, y, out, as_numpy(y), as_numpy(out), dy, as_numpy(dy))
 
 
-def _normal(cell: Cell, framework: str, random: np.random.Generator) -> Any:
-    values = random.standard_normal(cell.shape, dtype=np.float32)
+def _normal(cell: Cell, framework: str, random: np.random.Generator, view: View) -> Any:
+    values = random.standard_normal(view.memory_shape(cell.shape), dtype=np.float32)
     if framework == "torch":
         torch = importlib.import_module("torch")
-        x = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype))
-        x.copy_(torch.from_numpy(values))
-        return x
-    return values.astype(np.dtype(getattr(ml_dtypes, cell.dtype, cell.dtype)), copy=False)
+        memory = torch.empty(values.shape, dtype=getattr(torch, cell.dtype))
+        memory.copy_(torch.from_numpy(values))
+        return view.of(memory, cell.shape)
+    return view.of(values.astype(np.dtype(getattr(ml_dtypes, cell.dtype, cell.dtype)), copy=False), cell.shape)
 
 
 def _filled(cell: Cell, framework: str) -> Any:
@@ -259,8 +265,8 @@ PEERS = {
         Peer("torch", ("torch",), ("any", "torch"), _torch),
         Peer("numpy", ("numpy",), ("any", "numpy"), _numpy),
         Peer("scipy", ("scipy",), ("any", "numpy"), _scipy),
-        Peer("onnxruntime", ("onnxruntime", "onnx"), ("any", "numpy"), _onnxruntime),
-        Peer("jax", ("jax", "jaxlib"), ("any", "numpy"), _jax),
+        Peer("onnxruntime", ("onnxruntime", "onnx"), ("any", "numpy"), _onnxruntime, views=False),
+        Peer("jax", ("jax", "jaxlib"), ("any", "numpy"), _jax, views=False),
     )
 }
 
@@ -269,7 +275,8 @@ def copies(data: Data) -> list[Contender]:
     """The copy limit: a copy that moves as many bytes as the cell must, with ordinary and with non-temporal stores."""
     nbytes = data.cell.moved_bytes // 8 * 4  # whole float32 elements
     target, source = (
-        array if array.nbytes >= nbytes else np.ones(nbytes, np.uint8) for array in (data.out_numpy, data.x_numpy)
+        array if array.nbytes >= nbytes and array.flags.c_contiguous else np.ones(nbytes, np.uint8)
+        for array in (data.out_numpy, data.x_numpy)
     )
     names = {
         "copy": _engine.copy,

@@ -151,6 +151,7 @@ def _tick(cell: dict[str, Any]) -> str:
     lines = ["\u00d7".join(sizes[:half]), "\u00d7" * (half > 0) + "\u00d7".join(sizes[half:])]
     lines += [cell["dtype"]] if cell["dtype"] != "float32" else []
     lines += [f"dim {cell['dim']}"] if cell["dim"] != -1 else []
+    lines += [f"{name} {value}" for name, value in cell.get("view", {}).items()]
     return "\n".join(lines)
 
 

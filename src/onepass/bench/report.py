@@ -45,8 +45,10 @@ def format_cell(cell: Cell) -> str:
     'softmax 64 x 8 float32, dim 0'
     """
     shape = " x ".join(map(str, cell.shape))
+    dim = f", dim {cell.dim}" if cell.dim != -1 else ""
+    view = "".join(f", {name} {value}" for name, value in cell.view.parts.items())
     source = f", from {cell.framework}" if cell.framework != "any" else ""
-    return f"{cell.op} {shape} {cell.dtype}" + (f", dim {cell.dim}" if cell.dim != -1 else "") + source
+    return f"{cell.op} {shape} {cell.dtype}{dim}{view}{source}"
 
 
 class Screen:

@@ -219,7 +219,7 @@ def _prepared(data: Data, peers: Sequence[Peer]) -> list[tuple[Contender, Outcom
     """Every contender that supports the cell; with an outcome already where preparing it failed."""
     prepared: list[tuple[Contender, Outcome | None]] = [(contender, None) for contender in copies(data)]
     for peer in peers:
-        if data.cell.framework not in peer.inputs:
+        if not peer.takes(data.cell):
             continue
         try:
             prepared += [(contender, None) for contender in peer.prepare(data)]

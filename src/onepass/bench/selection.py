@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from onepass.bench import views
 from onepass.bench.cells import CELLS, GRADIENTS, ITEM_BYTES, REDUCTIONS, Cell
 
 AnyCell = TypeVar("AnyCell", bound=Cell)
 
 OPS = ("softmax", "log_softmax", *REDUCTIONS, *GRADIENTS)
 _SPELLING = re.compile(
-    rf"(?P<op>{'|'.join(OPS)})-(?P<shape>[1-9]\d*(?:x[1-9]\d*)*)(?:-dim(?P<dim>-?\d+))?"
+    rf"(?P<op>{'|'.join(OPS)})-(?P<shape>[1-9]\d*(?:x[1-9]\d*)*)(?:-dim(?P<dim>-?\d+))?{views.SPELLING}"
     rf"(?:-(?P<dtype>{'|'.join(ITEM_BYTES)}))?(?:-(?P<framework>numpy|torch))?"
 )
 SAMPLED_DTYPES = ("float32", "bfloat16")
@@ -57,18 +58,26 @@ def select(
 
 def spelled(name: str, kind: type[AnyCell]) -> AnyCell | None:
     """The cell that is named as cells are, such as softmax-64x1000x196-dim1-bfloat16; None for another text, or a dim
-    that the shape does not have.
+    or a view that the shape does not have.
 
     >>> spelled("sum-8x1001-dim0", Cell).length
     8
+    >>> spelled("softmax-30x1001-order1.0-pitch32", Cell).memory_shape
+    (1001, 32)
     """
     found = _SPELLING.fullmatch(name)
     if found is None:
         return None
     shape, dim = tuple(map(int, found["shape"].split("x"))), int(found["dim"] or -1)
+    view = views.spelled(found)
+    try:
+        view.memory_shape(shape)
+    except ValueError:
+        return None
     if not -len(shape) <= dim < len(shape):
         return None
-    return kind("asked", found["op"], shape, "asked for", dim, found["dtype"] or "float32", found["framework"] or "any")
+    dtype, framework = found["dtype"] or "float32", found["framework"] or "any"
+    return kind("asked", found["op"], shape, "asked for", dim, dtype, framework, view=view)
 
 
 def sample(count: int, seed: int, elements: tuple[int, int], kind: type[AnyCell]) -> list[AnyCell]:
