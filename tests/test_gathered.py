@@ -52,6 +52,8 @@ VIEWS = {
     "all dims in another order": ((7, 33, 5, 29), lambda x: x.transpose(2, 0, 3, 1), 2, "columns"),
     "a step": ((20, 25, 68), lambda x: x[..., ::2], 1, "columns"),
     "a step along rows": ((300, 200), lambda x: x[:, ::3], -1, "rows"),
+    "every second, to the end of memory": ((130, 201), lambda x: x[:, ::2], -1, "rows"),
+    "every second, down columns": ((9, 70, 402), lambda x: x[..., 1::2], 1, "columns"),
     "backwards": ((20, 25, 68), lambda x: x[::-1, ::-1, ::-1], 1, "columns"),
     "rows backwards": ((300, 100), lambda x: x[::-1, ::-1], -1, "rows"),
     "few side by side": ((30, 40, 9, 5), lambda x: x[..., :3], 1, "columns"),

@@ -30,6 +30,12 @@ ONEPASS_INLINE Vec<C> halves(Vec<C> a, Vec<C> b, std::integer_sequence<int, kLan
                                                                                                                    b.v);
 }
 
+// Of a and behind it b, every second lane.
+template <class C, int... kLane>
+ONEPASS_INLINE Vec<C> every_second(Vec<C> a, Vec<C> b, std::integer_sequence<int, kLane...>) {
+    return shuffle<2 * kLane...>(a.v, b.v);
+}
+
 // Lane r of the result: all lanes of rows[r], combined. Overwrites rows. With kLeft > kHalf, of vectors whose groups of
 // 2 * kHalf lanes are rows of their own: kLeft / kHalf vectors of results, in rows from 0 on.
 template <int kHalf, int kLeft = kHalf, class C, class Combine>
