@@ -301,12 +301,25 @@ def test_parts_of_16_bit_slices_off_boundaries(op, length, blocks, parts):
     assert elsewhere.hands_out or dict(elsewhere.shape)["parts"] == 1
 
 
-def test_input_and_result_that_start_differently_are_handed_out():
-    """What reads elements one by one has no registers for a slice in one part."""
-    for shape, waits in (((4096, 50257), True), ((300, 90001), False), ((300, 50257), False)):
-        chosen = make_cuda_plan(make_problem("softmax", "float32", shape, (1,)), by_name("h200"), addresses=(0, 4))
-        assert dict(chosen.shape)["alignment"] == "apart"
-        assert (chosen.cluster > 1, chosen.hands_out, chosen.shared_bytes > 0) == (True, waits, waits)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "blocks", "handed", "waits"),
+    [
+        ("float32", (4096, 50257), 16, False, False),  # in registers, however many rows
+        ("float32", (300, 90001), 16, False, False),
+        ("float32", (300, 50257), 16, False, False),
+        ("bfloat16", (4096, 10001), 2, False, True),  # 16 bits in shared memory of the smallest clusters with room
+        ("bfloat16", (4096, 20480), 2, False, True),
+        ("bfloat16", (4096, 20481), 4, False, True),
+        ("float16", (4096, 50257), 8, False, True),
+        ("bfloat16", (200, 128257), 16, False, True),
+        ("bfloat16", (264, 50257), 4, True, True),  # too few for that
+    ],
+)
+def test_input_and_result_that_start_differently(dtype, shape, blocks, handed, waits):
+    problem = make_problem("softmax", dtype, shape, (1,))
+    chosen = make_cuda_plan(problem, by_name("h200"), addresses=(0, DTYPES[dtype].itemsize))
+    assert dict(chosen.shape)["alignment"] == "apart"
+    assert (chosen.cluster, chosen.hands_out, chosen.shared_bytes > 0) == (blocks, handed, waits)
 
 
 @pytest.mark.parametrize("device", ["h200", "b200", "rtx5090"])

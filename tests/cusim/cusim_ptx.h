@@ -106,6 +106,8 @@ void store_word_once(Word* to, Word word) {
     *to = word;
 }
 
+inline unsigned load_word_if(bool there, const unsigned* from) { return there ? *from : 0; }
+
 inline void end_group() { cusim::copies().push_back({}); }
 
 template <int kGroups>

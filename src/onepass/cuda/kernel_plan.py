@@ -196,7 +196,7 @@ class CudaPlan:
         alignment = {
             "whole": "",
             "peeled": ", head and tail peeled",
-            "apart": ", head and tail peeled, input by element",
+            "apart": ", head and tail peeled, input not by packs",
         }[str(shape.get("alignment", "whole"))]
         narrow = [name for field, name in _NARROW.items() if shape.get(field) == "false"]
         alignment += f", {' and '.join(narrow)} by element" if narrow else ""

@@ -137,7 +137,8 @@ def cut_claimed(choice: Choice, pack: int, alignment: str) -> ClaimedCut | None:
     others = OTHER_CLAIMED_REGISTERS[size]
     beside_edge = alignment != "whole" and held * of_a_pack > MOST_CLAIMED_BESIDE_EDGE
     several_accesses = pack * size > ACCESS_BYTES or choice.problem.op == "log_softmax"
-    if beside_edge or (alignment == "apart" and several_accesses):
+    across = size == 2 and extra_registers(choice.device)  # 16 bits that are read across boundaries
+    if beside_edge or (alignment == "apart" and (several_accesses or across)):
         others += CLAIMED_EDGE_REGISTERS
     registers = Registers(of_a_pack, held, others)
     return cut_slices(choice, pack, alignment, most, registers, pack_bytes=pack * size)

@@ -32,6 +32,7 @@ from .team_thresholds import (
     LONGEST_BLOCK_LENGTH,
     LONGEST_LONE_ROW,
     LONGEST_ROW_EACH,
+    MOST_APART_PACKS,
     MOST_BYTES_OF_FEWEST_HANDED_ROWS,
     MOST_CLUSTER_LOGSUMEXP_BYTES,
     MOST_CLUSTER_REDUCED_BYTES,
@@ -136,6 +137,8 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
         return ceil_div(ceil_div(length // pack, blocks), ROW_EACH_THREADS) * pack
 
     sizes = [n for n in _SIZES if n <= choice.device.most_clustered and held(n) <= ROW_EACH_HELD[choice.kept_size]]
+    if alignment == "apart" and not wide and (small := _smallest_apart(choice, pack)):
+        return _in_shared_memory(small)
     whole = alignment == "whole"
     # Off the boundaries of packs, beside an edge. What waits there in few parts spills on sm_100.
     edged = alignment == "peeled" and not extra_registers(choice.device)
@@ -154,7 +157,7 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
         if blocks == LARGE_CLUSTER and length < blocks * LARGE_CLUSTER_SLICE and _fill(choice, blocks):
             if whole or edged:
                 return _in_shared_memory(PORTABLE_CLUSTER)
-            return tuning if few else None
+            return tuning if few or alignment == "apart" else None
         crowded = edged and held(blocks) > MOST_HELD_BESIDE_EDGE and _many(choice, blocks)
         return _in_shared_memory(blocks) if crowded else tuning
     if choice.problem.op == "log_softmax" and whole and sizes[0] > _SIZES[0]:
@@ -173,6 +176,14 @@ def _row_each(choice: Choice, pack: int, alignment: str) -> Tuning | None:
     if blocks < LARGE_CLUSTER and held(blocks) <= ROW_EACH_HALVES:
         return tuning
     return _in_shared_memory(PORTABLE_CLUSTER if held(PORTABLE_CLUSTER) <= PORTABLE_HALVES else blocks)
+
+
+def _smallest_apart(choice: Choice, pack: int) -> int | None:
+    """Blocks of the smallest clusters that have rows, which begin elsewhere than their results do, in shared memory;
+    None where these are too few or too long."""
+    room = ROW_EACH_THREADS * MOST_APART_PACKS * pack
+    sizes = [n for n in _SIZES if n <= choice.device.most_clustered and choice.problem.length <= n * room]
+    return sizes[0] if sizes and _fill(choice, sizes[0]) else None
 
 
 def _fill(choice: Choice, blocks: int) -> bool:

@@ -195,6 +195,12 @@ LOG_SLICE_HALVES = (5120, 12800)
 OFF_BOUNDARIES_SLICE_BYTES = 28 << 10
 OFF_BOUNDARIES_LONG_SLICE_BYTES = 32 << 10
 OFF_BOUNDARIES_SLICE_HALVES = 13312
+# Packs of a thread, at most, of 16-bit rows that begin elsewhere than their results do: the smallest clusters that have
+# them in shared memory, all asked for at once. Times of a copy's: 13420x10001 bfloat16 1.07 by 2 blocks, in registers
+# 1.11, its log_softmax 1.20 and 1.31; 6710x20001 1.04 and, by 4, 1.16; 2670x50257 1.23 by 8 blocks, handed out 1.35, by
+# 4 of 13 packs 1.20, but 11 packs spill, and 13 of float16. Those of float32 are in registers of 16 blocks also where
+# rows are many: 1335x50257 1.09, handed out 1.63.
+MOST_APART_PACKS = 10
 # Slices of up to so many elements a thread are for 8 blocks, others for 16: 4096x80000 328 (by 16 blocks 377),
 # 2048x100000 217 (221), but 4096x128256 522 (512). All asked for at once, part by part 132x75000 18.3 for 16.8,
 # 300x110000 40.3 for 39.0, 4096x75000 312 for 310.

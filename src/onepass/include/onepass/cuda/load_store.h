@@ -65,15 +65,18 @@ struct WaitingPack {
 };
 
 // The row's elements as values of type C. kWide: its packs lie on pack boundaries. kShared: it lies in shared memory.
-template <class In, class C, class Load, bool kWide, bool kShared = false>
+// kAcross: its packs are read by 32 bits, and an element lies beyond the last one.
+template <class In, class C, class Load, bool kWide, bool kShared = false, bool kAcross = false>
 struct Reader {
     static constexpr bool kAsRead = kWide && kSame<Load, Direct>;  // packs are what lies in memory
+    static constexpr bool kReadsAcross = kAcross;
 
     const In* x;
     int64 row;
     Load load;
 
     __device__ __forceinline__ C one(int64 column) const { return load(widen<C>(x[column]), row, column); }
+    static In element();  // for its type
 
     // What a pack of memory that is looked at later waits in, as decltype(reader.waiting<N>()): less than its values.
     template <int N>
@@ -92,6 +95,13 @@ struct Reader {
         }
     }
 
+    // A pack across boundaries as it was read, if it is there.
+    template <int N>
+        requires kAcross
+    __device__ __forceinline__ auto words(int64 column, bool there) const {
+        return load_words_across<N>(x + column, there);
+    }
+
     // kOnce: as load_words'.
     template <bool kOnce = false, int N>
     __device__ __forceinline__ void pack(int64 column, C (&to)[N]) const {
@@ -103,6 +113,8 @@ struct Reader {
             }
 #pragma unroll
             for (int i = 0; i < N; ++i) to[i] = load(to[i], row, column + i);
+        } else if constexpr (kAcross) {
+            widen_words<In>(load_words_across<N>(x + column), to);
         } else {
 #pragma unroll
             for (int i = 0; i < N; ++i) to[i] = one(column + i);
@@ -115,7 +127,15 @@ struct Reader {
 // logsumexp of float16 18.6 to 14.1; but packs of float32, or a single one, lost by it up to 1.11 of the time.
 template <bool kOnce = false, class Reader, class There, class Column, class V, int kPacks, int N>
 __device__ __forceinline__ void load_packs(const Reader& reader, There there, Column column, V (&packs)[kPacks][N]) {
-    if constexpr (kPacks > 1 && requires { reader.template waiting<N>(); }) {
+    if constexpr (requires { requires Reader::kReadsAcross; }) {
+        decltype(reader.template words<N>(0, true)) asked[kPacks];
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) asked[k] = reader.template words<N>(column(k), there(k));
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+            if (there(k)) widen_words<decltype(reader.element())>(asked[k], packs[k]);
+        }
+    } else if constexpr (kPacks > 1 && requires { reader.template waiting<N>(); }) {
         decltype(reader.template waiting<N>()) asked[kPacks];
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {

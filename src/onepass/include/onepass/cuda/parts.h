@@ -60,6 +60,12 @@ class Places {
             for (int i = 0; i < N * static_cast<int>(sizeof(Kept)); i += kBytes) {
                 ptx::copy_async<kBytes>(reinterpret_cast<unsigned char*>(to) + i, from + i);
             }
+        } else if constexpr (requires { requires decltype(reader.whole)::kReadsAcross; }) {
+            // One pack at a time nothing is gained by words, and on sm_100 they spill.
+            C values[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) values[i] = reader.one(column + i);
+            store_shared(to, values);
         } else {
             C values[N];
             reader.pack(column, values);
@@ -86,10 +92,20 @@ class PartedSlice {
     template <int kPart, class Slice>
     __device__ __forceinline__ void bring(const Slice& slice) const {
         const Mine mine(slice.cut);
+        if constexpr (kParts == 1 && decltype(slice.reader.whole)::kReadsAcross) {
+            Packs asked;  // all of them, before any is waited for; beside other parts they would spill
 #pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-            const int number = kPart * kPacks + k;
-            if (mine.has(number)) places_.template bring<C>(slice.reader, mine.column(number), number);
+            for (int k = 0; k < kPacks; ++k) {
+                const int number = kPart * kPacks + k;
+                asked.at[k] = slice.reader.template words<N>(mine.column(number), mine.has(number));
+            }
+            keep<kPart>(asked, slice.cut);
+        } else {
+#pragma unroll
+            for (int k = 0; k < kPacks; ++k) {
+                const int number = kPart * kPacks + k;
+                if (mine.has(number)) places_.template bring<C>(slice.reader, mine.column(number), number);
+            }
         }
     }
 

@@ -160,6 +160,15 @@ ONEPASS_STORES(store_word, "")
 ONEPASS_STORES(store_word_once, ".cs")
 #undef ONEPASS_STORES
 
+// A word, if it is there, or 0: without a branch, in which what is done to it would wait for it.
+__device__ __forceinline__ unsigned load_word_if(bool there, const unsigned* from) {
+    unsigned word;
+    asm volatile("{ .reg .pred there; setp.ne.u32 there, %2, 0; mov.u32 %0, 0; @there ld.global.ca.u32 %0, [%1]; }"
+                 : "=r"(word)
+                 : "l"(from), "r"(static_cast<unsigned>(there)));
+    return word;
+}
+
 // ---- copies into shared memory that go on while the thread does ----
 
 // 4, 8 or 16 bytes, aligned to that.

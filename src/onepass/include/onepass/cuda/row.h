@@ -19,11 +19,14 @@ struct Rows {
     static constexpr bool kMasked = kMasks<Load>;
     using C = Compute<In, Out>;
     using V = Precision<In, Out>;
-    using RowCut = Cut<N, kAlignment, boundary_for<choose<Op::kElementwise, Out, In>, N>(kThreads)>;
+    static constexpr bool kAcross = kAlignment == Alignment::apart && kSame<Load, Direct> && kInPairs<In, N>;
+    static constexpr int kBeyond = kAcross;
+    static constexpr int kBoundary = boundary_for<choose<Op::kElementwise, Out, In>, N>(kThreads, kBeyond);
+    using RowCut = Cut<N, kAlignment, kBoundary, kBeyond>;
     using RowJob = Job<kAxes, Load, Store>;
 
     struct Row {
-        Reader<In, C, Load, kAlignment != Alignment::apart> reader;
+        Reader<In, C, Load, kAlignment != Alignment::apart, false, kAcross> reader;
         Writer<Out, C, Store> writer;
         RowCut cut;
     };

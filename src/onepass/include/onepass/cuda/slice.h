@@ -21,6 +21,10 @@ struct From {
         return Whole::template waiting<N>();
     }
     __device__ __forceinline__ auto one(int64 column) const { return whole.one(begin + column); }
+    template <int N>
+    __device__ __forceinline__ auto words(int64 column, bool there) const {
+        return whole.template words<N>(begin + column, there);
+    }
     template <bool kOnce = false, class Waiting>
     __device__ __forceinline__ void ask(int64 column, Waiting& to) const {
         whole.template ask<kOnce>(begin + column, to);
@@ -170,8 +174,13 @@ struct HeldSlice {
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
             const int pack = k * kStep + static_cast<int>(threadIdx.x);
-            held.packs.at[k] = held.packs.nothing();
-            if (pack < whole) held.packs.at[k] = load_kept(slice.reader, slice.cut.pack_column(pack));
+            if constexpr (decltype(slice.reader.whole)::kReadsAcross) {
+                const auto words = slice.reader.template words<N>(slice.cut.pack_column(pack), pack < whole);
+                held.packs.at[k] = pack < whole ? words : held.packs.nothing();
+            } else {
+                held.packs.at[k] = held.packs.nothing();
+                if (pack < whole) held.packs.at[k] = load_kept(slice.reader, slice.cut.pack_column(pack));
+            }
         }
         held.edge = held.edge.of(slice);
         return held;

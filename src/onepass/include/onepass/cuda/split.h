@@ -191,8 +191,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     // Blocks of a cluster, which are at work at the same time, take turns at the packs of a row: the whole of it comes
     // and goes in the order of memory. Off the boundaries of packs, clusters that take rows as they are ready gain
     // nothing by it.
-    constexpr bool kInTurn =
-        kShape.alignment == Alignment::whole || (kShape.alignment == Alignment::peeled && !kShape.handed);
+    constexpr bool kInTurn = kShape.alignment == Alignment::whole || !kShape.handed;
     constexpr int kSpread = kInTurn && kShape.cluster > 0 ? kShape.cluster : 1;
     using RowSlice = Slice<Rows, kShape.threads, kSpread>;
     const auto slice_of = [&](int64 r) { return RowSlice::at(job, r, job, place.rank); };
