@@ -228,6 +228,49 @@ def test_every_installed_contender_is_right(name, op, shape, dim, dtype):
         assert verifier.error(contender.result(data.out_numpy)) <= verifier.tolerance, contender.statement
 
 
+VIEWS = {
+    "softmax-30x41-order1.0": (1, 30),
+    "log_softmax-30x41-pitch48-bfloat16": (48, 1),
+    "sum-6x5x40-dim1-order2.0.1-pitch7-step2": None,  # seven elements of a line are too few
+    "sum-6x5x40-dim1-order2.0.1-pitch90-step2": (2, 3600, 90),
+    "softmax_backward-30x41-step3": (123, 3),
+}
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_are_taken_of_memory_and_measured(name, framework):
+    """Of the input, or of dy; not by those who would copy them first."""
+    if VIEWS[name] is None:
+        with pytest.raises(ValueError, match="is named"):
+            select([name], quick=False)
+        return
+    (cell,) = select([name], quick=False)
+    assert cell.name == name
+    data = peers.make_data(cell, framework)
+    viewed, rest = (data.x_numpy, []) if data.dy_numpy is None else (data.dy_numpy, [data.x_numpy])
+    assert tuple(stride // viewed.itemsize for stride in viewed.strides) == VIEWS[name]
+    assert all(array.flags.c_contiguous for array in (data.out_numpy, *rest))
+    verifier = Verifier(cell, data.x_numpy, beside=() if data.dy_numpy is None else (data.dy_numpy,))
+    for peer in ("onepass", *(["torch"] if framework == "torch" else ["numpy"])):
+        assert peers.PEERS[peer].takes(cell)
+        for contender in peers.PEERS[peer].prepare(data):
+            assert verifier.error(contender.result(data.out_numpy)) <= verifier.tolerance, contender.statement
+    for copy in peers.copies(data):
+        peers.check_copy(copy)
+    assert not peers.PEERS["onnxruntime"].takes(cell)
+    assert peers.PEERS["onnxruntime"].takes(cell_of())
+
+
+def test_a_view_is_said_of_its_cell():
+    (cell,) = select(["softmax-30x41-dim0-order1.0-step2"], quick=False)
+    assert report.format_cell(cell) == "softmax 30 x 41 float32, dim 0, order 1.0, step 2"
+    assert describe_cell(CellReport(cell), brief=True)["view"] == {"order": "1.0", "step": "2"}
+    for text in ("softmax-30x41-order0", "softmax-30x41-order1.1", "softmax-30x41-order1.0.2", "softmax-30x41-pitch40"):
+        with pytest.raises(ValueError, match="is named"):
+            select([text], quick=False)
+
+
 def test_every_cell_draws_orders_of_its_own(monkeypatch):
     assert len({seed_of(cell.name) for cell in CELLS}) == len(CELLS)
     seeds = []

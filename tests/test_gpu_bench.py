@@ -10,6 +10,7 @@ from onepass.bench.document import document as describe
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell, Variant
 from onepass.bench.gpu_contenders import GpuContender, GpuData
 from onepass.bench.gpu_peers import GPU_PEERS, make_data
+from onepass.bench.views import View
 from onepass.bench.gpu_plot import draw
 from onepass.bench.gpu_run import GpuVerifier, _verified
 from onepass.bench.results import CellReport, Outcome
@@ -76,6 +77,19 @@ def test_of_gradients_too(op, shape, dim, dtype):
         with pytest.raises(WrongResult):
             verifier.error(broken)
     assert verifier.error(good * 1.1 + 0.1) > 4 * verifier.tolerance
+
+
+@pytest.mark.parametrize("op", ["softmax", "softmax_backward"])
+def test_views_of_the_input_or_of_dy(op):
+    cell = GpuCell("views", op, (30, 41), "a test", view=View((1, 0), pitch=40), peers=("torch.compile",))
+    assert cell.name == f"views-{op}-30x41-order1.0-pitch40"
+    data = make_data(cell, "cpu")
+    assert (data.beside or (data.x,))[-1].stride() == (1, 40)
+    assert data.out.is_contiguous() and all(saved.is_contiguous() for saved in (data.x,) if data.beside)
+    verifier = GpuVerifier(data)
+    for contender in GPU_PEERS["torch"].prepare(data)[:1]:
+        assert verifier.error(contender.call()) <= 4 * verifier.tolerance
+    assert [name for name in GPU_PEERS if GPU_PEERS[name].takes(cell)] == ["onepass", "torch", "torch.compile"]
 
 
 @pytest.mark.parametrize(("ours", "status"), [(True, "wrong"), (False, "ok")])
