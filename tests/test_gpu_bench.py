@@ -10,12 +10,12 @@ from onepass.bench.document import document as describe
 from onepass.bench.gpu_cells import GPU_CELLS, GpuCell, Variant
 from onepass.bench.gpu_contenders import GpuContender, GpuData
 from onepass.bench.gpu_peers import GPU_PEERS, make_data
-from onepass.bench.views import View
 from onepass.bench.gpu_plot import draw
 from onepass.bench.gpu_run import GpuVerifier, _verified
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.timing import Timing, Window
 from onepass.bench.verify import WrongResult
+from onepass.bench.views import View
 from onepass.call import operands_like
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
