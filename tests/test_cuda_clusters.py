@@ -312,7 +312,7 @@ def test_parts_of_16_bit_slices_off_boundaries(op, length, blocks, parts):
         ("bfloat16", (4096, 20481), 4, False, True),
         ("float16", (4096, 50257), 8, False, True),
         ("bfloat16", (200, 128257), 16, False, True),
-        ("bfloat16", (264, 50257), 4, True, True),  # too few for that
+        ("bfloat16", (132, 50257), 4, True, True),  # too few for that
     ],
 )
 def test_input_and_result_that_start_differently(dtype, shape, blocks, handed, waits):
