@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.bench.standing import BEHIND
+from onepass.bench.views import said
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -115,11 +116,10 @@ def outcome_of(cell: Cell, label: str) -> Record:
 def title_of(cell: Cell) -> str:
     shape = " x ".join(map(str, cell["shape"]))
     dim = f", dim {cell['dim']}" if cell["dim"] != -1 else ""
-    view = "".join(f", {name} {value}" for name, value in cell.get("view", {}).items())
     asked = f", from {cell['input']}" if cell["group"] in ("calls", "numpy") else ""
     op = cell["op"]
     named = f"gradient of {op.removesuffix('_backward')}" if op.endswith("_backward") else op
-    return f"{named} {shape} {cell['dtype']}{dim}{view}{asked}"
+    return f"{named} {shape} {cell['dtype']}{dim}{said(cell.get('view', {}))}{asked}"
 
 
 def digits(value: float) -> str:

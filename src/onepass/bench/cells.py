@@ -125,20 +125,22 @@ _ODD_COLUMNS: dict[tuple[tuple[int, ...], int], str] = {
 }
 _ODD_GRADIENTS = ((2048, 12, 100), (2048, 40, 100), (500, 100, 49))
 
-# Arrays as programs take them of others: (shape, dim, view, why).
+_HEADS = "heads of attention, from beside each other to apart"
+_TURNED = "dims turned round: neighbours of input and result along different ones"
+# Arrays as programs take them of others: (shape on a CPU, on a GPU, dim, view, why).
 VIEWS = (
-    ((4096, 4096), -1, View((1, 0)), "a transposed matrix"),
-    ((32, 256, 56, 56), 1, View((0, 3, 1, 2)), "channels of an image that lie last"),
-    ((16, 12, 256, 256), -1, View((0, 2, 1, 3)), "heads of attention, from beside each other to apart"),
-    ((300, 200, 126), 1, View((2, 1, 0)), "dims turned round: neighbours of input and result along different ones"),
-    ((256, 50257), -1, View(pitch=50304), "a vocabulary of a padded matrix"),
-    ((4096, 2048), -1, View(step=2), "every second element"),
+    ((4096, 4096), (8192, 8192), -1, View((1, 0)), "a transposed matrix"),
+    ((32, 256, 56, 56), (64, 256, 56, 56), 1, View((0, 3, 1, 2)), "channels of an image that lie last"),
+    ((16, 12, 256, 256), (32, 16, 512, 512), -1, View((0, 2, 1, 3)), _HEADS),
+    ((300, 200, 126), (788, 480, 126), 1, View((2, 1, 0)), _TURNED),
+    ((256, 50257), (4096, 50257), -1, View(pitch=50304), "a vocabulary of a padded matrix"),
+    ((4096, 2048), (8192, 4096), -1, View(step=2), "every second element"),
 )
 
 
 def _views() -> list[Cell]:
     ops = ("softmax", "log_softmax", "logsumexp", "sum", "softmax_backward")
-    return [Cell("views", op, shape, why, dim, view=view) for shape, dim, view, why in VIEWS for op in ops]
+    return [Cell("views", op, shape, why, dim, view=view) for shape, _, dim, view, why in VIEWS for op in ops]
 
 
 def _everyday() -> list[Cell]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from onepass.bench.cells import ITEM_BYTES, Cell
-from onepass.bench.views import View
+from onepass.bench.cells import ITEM_BYTES, VIEWS, Cell
 from onepass.cuda.tuning import Tuning
 
 OTHERS = ("torch.compile", "quack", "liger", "cupy", "jax")  # beside onepass and torch, which always take part
@@ -289,21 +288,10 @@ def _everyday() -> list[GpuCell]:
     return cells
 
 
-# Arrays as programs take them of others: (shape, dim, view, why).
-_VIEWS = (
-    ((8192, 8192), -1, View((1, 0)), "a transposed matrix"),
-    ((64, 256, 56, 56), 1, View((0, 3, 1, 2)), "channels of an image that lie last"),
-    ((32, 16, 512, 512), -1, View((0, 2, 1, 3)), "heads of attention, from beside each other to apart"),
-    ((788, 480, 126), 1, View((2, 1, 0)), "dims turned round: neighbours of input and result along different ones"),
-    ((4096, 50257), -1, View(pitch=50304), "a vocabulary of a padded matrix"),
-    ((8192, 4096), -1, View(step=2), "every second element"),
-)
-
-
 def _views() -> list[GpuCell]:
     return [
         GpuCell("views", op, shape, why, dim, dtype, view=view, peers=("torch.compile",))
-        for shape, dim, view, why in _VIEWS
+        for _, shape, dim, view, why in VIEWS
         for dtype in ("float32", "bfloat16")
         for op in ("softmax", "logsumexp", "softmax_backward")
     ]

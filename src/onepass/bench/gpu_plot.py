@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO
 
+from onepass.bench import views
 from onepass.bench.gpu_heat import INK, draw_heat, of_plane
 
 _COLOURS = {
@@ -85,5 +86,4 @@ def _panel(axis: Any, title: str, cells: list[dict[str, Any]]) -> None:
 def _tick(cell: dict[str, Any]) -> str:
     sizes = "\u00d7".join(map(str, cell["shape"]))
     dim = f", dim {cell['dim']}" if cell["dim"] != -1 else ""
-    view = "".join(f", {name} {value}" for name, value in cell.get("view", {}).items())
-    return f"{cell['op'] + ' ' if cell['op'] != 'softmax' else ''}{sizes}{dim}{view}"
+    return f"{cell['op'] + ' ' if cell['op'] != 'softmax' else ''}{sizes}{dim}{views.said(cell.get('view', {}))}"

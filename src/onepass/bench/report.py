@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onepass.bench import views
 from onepass.bench.cells import Cell
 from onepass.bench.peers import Peer
 from onepass.bench.results import CellReport, Outcome
@@ -46,9 +47,8 @@ def format_cell(cell: Cell) -> str:
     """
     shape = " x ".join(map(str, cell.shape))
     dim = f", dim {cell.dim}" if cell.dim != -1 else ""
-    view = "".join(f", {name} {value}" for name, value in cell.view.parts.items())
     source = f", from {cell.framework}" if cell.framework != "any" else ""
-    return f"{cell.op} {shape} {cell.dtype}{dim}{view}{source}"
+    return f"{cell.op} {shape} {cell.dtype}{dim}{views.said(cell.view.parts)}{source}"
 
 
 class Screen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,9 @@ class View:
     @property
     def parts(self) -> dict[str, str]:
         """What is not as in contiguous memory."""
-        said = {"order": ".".join(map(str, self.order)), "pitch": str(self.pitch or ""), "step": str(self.step)}
-        return {name: value for name, value in said.items() if value and (name, value) != ("step", "1")}
+        parts = {"order": ".".join(map(str, self.order))} if self.order else {}
+        parts |= {"pitch": str(self.pitch)} if self.pitch else {}
+        return parts | ({"step": str(self.step)} if self.step > 1 else {})
 
     def memory_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Of the memory that an array of this shape is taken of. Raises ValueError where it cannot be."""
@@ -48,6 +50,15 @@ class View:
 
 
 CONTIGUOUS = View()
+
+
+def said(parts: Mapping[str, str]) -> str:
+    """The parts of a view as a person would say them, behind the dim.
+
+    >>> said(View(order=(1, 0), step=2).parts)
+    ', order 1.0, step 2'
+    """
+    return "".join(f", {name} {value}" for name, value in parts.items())
 
 
 def spelled(found: re.Match[str]) -> View:
