@@ -43,6 +43,9 @@ def launches():
     for op in ("softmax", "logsumexp"):
         tuning = Tuning(threads=128, across=8)
         cases.append(launch("strided_held", op, Layout((40, 150), 0), algorithm="strided", tuning=tuning))
+    for op, blocks in (("softmax", 1), ("softmax", 3), ("log_softmax", 1)):
+        tuning = Tuning(turned=True, threads=128, across=4, blocks=blocks)
+        cases.append(launch("turned", op, Layout((300, 40), -1, lambda x: x.T), tuning=tuning))
     for op in ("mean", "amin"):
         cases.append(launch("strided_reduce", op, Layout((40, 150), 0), algorithm="strided", tuning=_WARPS))
     return cases + _teams()

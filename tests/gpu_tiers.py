@@ -48,6 +48,10 @@ def launches():
             cases.append(launch("strided", op, Layout((3, 300, 50), 1), algorithm="strided", tuning=tuning))
     for op, algorithm in (("sum", "warp"), ("sum", "block"), ("amax", "block")):
         cases.append(launch(algorithm, op, Layout((37, 3001), past=(1, 1)), algorithm=algorithm))
+    for shape, dtype in (((3, 300, 52), "float32"), ((3, 3000, 72), "bfloat16"), ((3, 302, 50), "float16")):
+        for op in ("softmax", "log_softmax"):
+            for dim in (1, 2):
+                cases.append(launch("turned", op, Layout(shape, dim, lambda x: x.swapaxes(1, 2)), dtype))
     cases.append(launch("strided", "mean", Layout((3, 300, 50), 1), algorithm="strided"))
     cases += of_any_operation()
     for blocks, staged in ((2, True), (3, True), (8, False), (16, True)):
@@ -137,6 +141,12 @@ def gradients():
             layout = gradient_cases.Layout((rows, length))
             tuning = Tuning(handed=True, blocks=blocks, held=1)
             cases.append(gradient_cases.launch("claimed", op, layout, dtype, "split", tuning=tuning))
+    for shape, dtype in (((3, 300, 52), "float32"), ((3, 3000, 72), "bfloat16"), ((3, 302, 50), "float16")):
+        dy = gradient_cases.Place(shape, lambda x: x.swapaxes(1, 2))
+        for op in ("softmax_backward", "log_softmax_backward"):
+            for dim in (1, 2):
+                layout = gradient_cases.Layout((shape[0], shape[2], shape[1]), dim, dy=dy)
+                cases.append(gradient_cases.launch("turned", op, layout, dtype))
     rows = gradient_cases.Layout((37, 9001))
     cases.append(gradient_cases.launch("rows", "logsumexp_backward", rows, algorithm="warp"))
     for op in gradient_cases.FORWARD:

@@ -23,9 +23,16 @@ DEVICES = {
     "100a": by_name("b200"),
     "120": by_name("rtx5090"),
 }
+# Lengths of rows that are turned by squares of 8 or 4, and of 2.
+TURNED = (16, 24, 32, 64, 100, 128, 192, 256, 400, 512, 18, 50, 102, 250, 1002, 1024, 2000, 2002, 4000, 4098)
+TURNED += (2602, 5902, 8000, 8194, 15000, 16002, 20000, 30002, 40000, 49152)
 # Shape in memory, the order in which a call has its dims, and the dim: rows that lie one way in memory and another way
 # in the result, or neighbours of which both have some.
 VIEWS = (
+    *(((length, 4000), (1, 0), dim) for length in TURNED for dim in (0, 1)),
+    *(((300, length, 72), (0, 2, 1), dim) for length in TURNED[:12] for dim in (1, 2)),
+    *(((length, 30001), (1, 0), 1) for length in (16, 24, 40, 64, 100, 200, 400, 1000, 4000, 20000)),
+    *(((300, length, 701), (0, 2, 1), dim) for length in (20, 60, 250, 900) for dim in (1, 2)),
     *(((length, 30000), (1, 0), 1) for length in (16, 24, 40, 64, 100, 200, 400, 1000, 4000, 20000)),
     *(((300, length, 700), (0, 2, 1), 2) for length in (20, 60, 250, 900)),
     *(((40, length, 300), (0, 2, 1), 1) for length in (20, 60, 250, 900)),

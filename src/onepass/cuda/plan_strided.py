@@ -13,6 +13,7 @@ from .plan_interleaved import plan_interleaved, run_pays
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
 from .plan_strided_split_held import plan_strided_split_held
+from .plan_turned import plan_turned
 from .reduced_cut import cut_reduced, cut_walk
 from .rounding import ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, LONE_THREADS, LOOP_THREADS, WARP_THREADS
@@ -31,6 +32,9 @@ from .tuning import Tuning
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
+    turned = plan_turned(choice)
+    if turned is not None:
+        return turned
     kept = tiled_axes(choice)
     return run_or_tiles(choice, kept, _plan_tiles, side_by_side(choice, kept), _strided_pack(choice, kept))
 

@@ -26,23 +26,6 @@ struct GradientStridedHeld {
     }
 };
 
-// What TileTotals needs to know of sums that are added plainly: between threads that loses a bit of the total only.
-template <class C>
-struct PlainSums {
-    using State = C;
-
-    static __device__ __forceinline__ C identity() { return C(0); }
-
-    template <int kParts>
-    static __device__ __forceinline__ C of_parts(const C (&parts)[kParts]) {
-        return sum_of(parts);
-    }
-    template <int kLanes, int kApart = 1>
-    static __device__ __forceinline__ C of_lanes(C mine) {
-        return all_reduce_lanes<kLanes, kApart>(mine, Add());
-    }
-};
-
 template <GradientStridedHeld kShape>
 using GradientStridedJob = choose<kShape.cluster == 1, GradientJob<3, kShape.kept_axes + kShape.reduced_axes>,
                                   TeamJob<GradientJob<3, kShape.kept_axes + kShape.reduced_axes>>>;
