@@ -14,6 +14,7 @@ from onepass.bench import gpu_run
 from onepass.bench.gpu_cells import GpuCell
 from onepass.bench.results import CellReport, Outcome
 from onepass.bench.timing import Timing, Window
+from onepass.bench.views import View
 from onepass.cuda.device import by_name
 from onepass.cuda.plan import make_cuda_plan
 
@@ -190,3 +191,20 @@ def test_without_a_gpu_that_is_said(command, tune, monkeypatch):
     assert done.exit_code == 1
     assert "no NVIDIA driver" in done.output
     assert "--dry-run --device h200" in done.output
+
+
+@pytest.mark.parametrize("op", ["softmax", "softmax_backward"])
+def test_views(tune, command, op):
+    """What is tried of a transposed input, or dy, turns squares, as the planner's choice does."""
+    cell = GpuCell("tune", op, (2048, 1024), "a test", -1, "float32", view=View(order=(1, 0)), peers=())
+    found = candidates(tune, cell)
+    assert "turned<" in found.chosen.kernel
+    turned = [plan for plan in found.others.values() if "turned<" in plan.kernel]
+    assert {plan.cluster for plan in turned} >= {1, 2, 4, 8} and len(turned) < len(found.others)
+    result = command("2048x1024", "--op", op, "--view", "order1.0", "--dry-run", "--device", "h200")
+    assert result.exit_code == 0 and "float32, order 1.0" in result.output and "turned=True" in result.output
+
+
+def test_a_view_that_is_none(command):
+    result = command("64x64", "--view", "sideways", "--dry-run", "--device", "h200")
+    assert result.exit_code == 2 and "--view 'sideways'" in result.output

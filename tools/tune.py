@@ -3,6 +3,7 @@
 
     tools/tune.py 128x262144 32x128256 --dtype bfloat16
     tools/tune.py 4096x50257 --algorithm split --algorithm block_smem
+    tools/tune.py 8192x8192 --view order1.0
     tools/tune.py 128x262144 --device h200 --dry-run
 
 Every different plan that the sweep of parameters leads to is checked against the reference and timed as `onepass bench`
@@ -21,12 +22,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NoReturn
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from onepass.bench.gpu_cells import GpuCell, Variant
 from onepass.bench.gpu_timing import GpuEffort
+from onepass.bench.views import CONTIGUOUS, SPELLING, View, said, spelled
 from onepass.call import operands_like
 from onepass.cuda import CompileError, CudaError, Tuning
 from onepass.cuda.compile_all import compile_all
@@ -85,6 +88,10 @@ def sweeps(device: Device, op: str) -> Iterator[Sweep]:
         yield "strided", {"clustered": (True,), "blocks": (1,), **tiles}
     yield "strided_split", {"clustered": (True,), "blocks": (2, 4, 8, 16), **tiles}
     yield "strided_split", {"clustered": (False,), **tiles}
+    if op not in REDUCTIONS:
+        squares = {"turned": (True,), "across": (2, 4, 8, 16), "pack": (2, 4, 8), "threads": THREADS[:4]}
+        yield "strided", {"blocks": (1,), **squares}
+        yield "strided_split", {"blocks": (2, 4, 8, 16), **squares}
     if op in REDUCTIONS:
         yield "strided", {"threads": THREADS, "across": (1, 2, 4, 8, 16, 32), "pack": (None, 1, 2, 4)}
         yield "strided_split", {"threads": THREADS[1:4], "across": (2, 4, 8, 16), "pack": (None, 2, 4)}
@@ -106,16 +113,21 @@ class Candidates:
         return sorted((v for v in self.others if v.name in seconds), key=lambda v: seconds[v.name])[:n]
 
 
-def problem_of(op: str, dtype: str, shape: tuple[int, ...], dim: int = -1) -> Problem:
-    """Of contiguous arrays, with what else a gradient reads."""
+def problem_of(op: str, dtype: str, shape: tuple[int, ...], dim: int = -1, view: View = CONTIGUOUS) -> Problem:
+    """Of an input that lies so, of a gradient such a dy, and what else is contiguous."""
     dims = normalize_dims(op, dim, shape)
-    second, third = operands_like(op, dtype, shape, contiguous_strides(shape), dims)
+    memory = view.memory_shape(shape)
+    bytes_of_memory = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), memory, contiguous_strides(memory))
+    strides = view.of(bytes_of_memory, shape).strides
+    if op not in GRADIENTS:
+        return make_problem(op, dtype, shape, dims, strides=strides)
+    second, third = operands_like(op, dtype, shape, strides, dims)
     return make_problem(op, dtype, shape, dims, second=second, third=third)
 
 
 def candidates(cell: GpuCell, device: Device, tried: Iterable[Sweep], only: Collection[str] = ()) -> Candidates:
     """Raises ValueError for a problem that there is not."""
-    problem = problem_of(cell.op, cell.dtype, cell.shape, cell.dim)
+    problem = problem_of(cell.op, cell.dtype, cell.shape, cell.dim, cell.view)
 
     def plan(algorithm: str | None, tuning: Tuning | None) -> CudaPlan:
         return make_cuda_plan(problem, device, algorithm, addresses=(0,) * 4, tuning=tuning)
@@ -142,7 +154,8 @@ def candidates(cell: GpuCell, device: Device, tried: Iterable[Sweep], only: Coll
 
 def _held_in_registers(plan: CudaPlan) -> int:
     shape = dict(plan.shape)
-    return math.prod(int(shape.get(name, 1)) or 1 for name in ("packs", "pack", "rows"))
+    steps = int(shape["pack"]) if "turned<" in plan.kernel else 1
+    return steps * math.prod(int(shape.get(name, 1)) or 1 for name in ("packs", "pack", "rows"))
 
 
 @dataclass(frozen=True)
@@ -232,7 +245,7 @@ def show(findings: list[Finding], device: Device, console: Console) -> None:
 
 def problem_name(cell: GpuCell) -> str:
     dim = f", dim {cell.dim}" if cell.dim != -1 else ""
-    return f"{cell.op} {'x'.join(map(str, cell.shape))} {cell.dtype}{dim}"
+    return f"{cell.op} {'x'.join(map(str, cell.shape))} {cell.dtype}{dim}{said(cell.view.parts)}"
 
 
 def main(
@@ -240,6 +253,9 @@ def main(
     op: Annotated[Op, typer.Option(help="The operation.")] = "softmax",
     dtype: Annotated[DType, typer.Option(help="Type of the input.")] = "float32",
     dim: Annotated[int, typer.Option(help="The dim.")] = -1,
+    view: Annotated[
+        str, typer.Option(help="How the input, of a gradient dy, lies: order1.0, pitch50304, step2, or several.")
+    ] = "",
     algorithm: Annotated[list[str] | None, typer.Option(help="Only plans of this one; may be repeated.")] = None,
     device: Annotated[
         str, typer.Option(help=f"cuda or cuda:1; to look at plans only, also {', '.join(NAMES)}.")
@@ -252,7 +268,8 @@ def main(
     """Time every plan of a sweep over the planner's parameters on the GPU at hand, beside the planner's choice."""
     console = Console(highlight=False)
     try:
-        cells = [GpuCell("tune", op, _sizes(text), "tools/tune.py", dim, dtype, peers=()) for text in shapes]
+        lies = _view(view)
+        cells = [GpuCell("tune", op, _sizes(text), "tools/tune.py", dim, dtype, view=lies, peers=()) for text in shapes]
         described = describe(device, dry_run)
         found = [candidates(cell, described, sweeps(described, op), algorithm or ()) for cell in cells]
     except (ValueError, TypeError) as error:
@@ -283,6 +300,13 @@ def _sizes(shape: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(x\d+)*", shape):
         raise ValueError(f"SHAPE {shape!r}: expected sizes such as 128x262144")
     return tuple(map(int, shape.split("x")))
+
+
+def _view(text: str) -> View:
+    found = re.fullmatch(SPELLING, f"-{text}" if text else "")
+    if found is None:
+        raise ValueError(f"--view {text!r}: expected such as order1.0, pitch50304, step2 or order1.0-step2")
+    return spelled(found)
 
 
 def describe(device: str, dry_run: bool) -> Device:
