@@ -272,21 +272,6 @@ PyObject* new_exchange(const dlpack::ExchangeApi* api, int device, DType dtype, 
     return static_cast<PyObject*>(object);
 }
 
-// The bytes [low, high) that a view spans.
-void span_of(const ArrayView& v, const char*& low, const char*& high) {
-    std::int64_t below = 0, above = 0;
-    for (int i = 0; i < v.ndim; ++i) {
-        if (v.shape[i] == 0) {
-            low = high = v.data;
-            return;
-        }
-        const std::int64_t reach = (v.shape[i] - 1) * v.strides[i];
-        (reach < 0 ? below : above) += reach;
-    }
-    low = v.data + below * size_of(v.dtype);
-    high = v.data + (above + 1) * size_of(v.dtype);
-}
-
 }  // namespace
 
 bool import_numpy() {
@@ -496,19 +481,6 @@ void register_bfloat16(PyObject* numpy_dtype) {
     Py_INCREF(numpy_dtype);
     bfloat16_descr = numpy_dtype;
     bfloat16_number = reinterpret_cast<PyArray_Descr*>(numpy_dtype)->type_num;
-}
-
-Overlap overlap_of(const ArrayView& a, const ArrayView& b) {
-    const char *a_low, *a_high, *b_low, *b_high;
-    span_of(a, a_low, a_high);
-    span_of(b, b_low, b_high);
-    if (a_high <= b_low || b_high <= a_low) return Overlap::none;
-    if (a.data != b.data || a.dtype != b.dtype || a.ndim != b.ndim) return Overlap::some;
-    for (int i = 0; i < a.ndim; ++i) {
-        if (a.shape[i] != b.shape[i]) return Overlap::some;
-        if (a.strides[i] != b.strides[i] && a.shape[i] > 1) return Overlap::some;
-    }
-    return Overlap::same;
 }
 
 }  // namespace onepass

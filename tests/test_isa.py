@@ -13,6 +13,7 @@ from onepass import _engine
     [
         "test_numbers.py",
         "test_algorithms.py",
+        "test_columns.py",
         "test_shapes.py",
         "test_streams.py",
         "test_gradients.py",
