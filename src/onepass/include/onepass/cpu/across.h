@@ -30,10 +30,19 @@ ONEPASS_INLINE Vec<C> halves(Vec<C> a, Vec<C> b, std::integer_sequence<int, kLan
                                                                                                                    b.v);
 }
 
-// Of a and behind it b, every second lane.
-template <class C, int... kLane>
-ONEPASS_INLINE Vec<C> every_second(Vec<C> a, Vec<C> b, std::integer_sequence<int, kLane...>) {
-    return shuffle<2 * kLane...>(a.v, b.v);
+// Of vectors that follow each other, every kStep-th lane: `these` has those of the first kSeen.
+template <int kStep, int kSeen = 1, class C, int... kLane>
+ONEPASS_INLINE Vec<C> every(Vec<C> these, const Vec<C>* vectors, std::integer_sequence<int, kLane...> each) {
+    if constexpr (kSeen == kStep) {
+        return these;
+    } else {
+        // Until there are two, lanes are where they were read.
+        constexpr int W = kLanes<C>, kBefore = kSeen > 1 ? 1 : kStep;
+        const Vec<C> more = shuffle<(kLane * kStep / W == kSeen ? W + kLane * kStep % W
+                                     : kLane * kBefore < W      ? kLane * kBefore
+                                                                : 0)...>(these.v, vectors[kSeen].v);
+        return every<kStep, kSeen + 1>(more, vectors, each);
+    }
 }
 
 // Lane r of the result: all lanes of rows[r], combined. Overwrites rows. With kLeft > kHalf, of vectors whose groups of
