@@ -2,32 +2,21 @@
 
 import numpy as np
 import pytest
-from helpers import DTYPES
-
-from onepass.call_gradients import checked
-from onepass.cuda.device import by_name
-from onepass.cuda.plan import make_cuda_plan
-from onepass.problem import make_problem
+from view_plans import empty, gradient_of, plan_of
 
 
-def tile_of(x, dim, op="softmax"):
+def tile_of(x, dim):
     """(threads across, threads of a block) of a forward operation."""
-    strides = tuple(stride // x.itemsize for stride in x.strides)
-    problem = make_problem(op, x.dtype.name, x.shape, (dim % x.ndim,), strides=strides)
-    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0))
+    plan = plan_of(x, dim)
     assert plan.algorithm == "strided", str(plan)
     return dict(plan.shape)["across"], plan.threads
 
 
-def gradient_of(saved, dy, dim):
-    problem = checked("softmax_backward", (saved, dy), dim, False, None, None)[1]
-    plan = make_cuda_plan(problem, by_name("h200"), addresses=(0,) * 4)
+def one_block_of(saved, dy, dim):
+    """The plan of a gradient, in which a block has a tile to itself."""
+    plan = gradient_of(saved, dy, dim)
     assert plan.algorithm == "strided", str(plan)
     return plan
-
-
-def empty(*shape, dtype="float32"):
-    return np.empty(shape, DTYPES[dtype])
 
 
 def test_columns_of_x_that_are_rows_of_the_result():
@@ -44,8 +33,7 @@ def test_rows_of_x_that_are_columns_of_the_result():
     x = empty(12, 301, 8, 256).transpose(0, 3, 2, 1)
     assert x.strides[1] < x.strides[2] < x.strides[3]
     assert tile_of(x, 1) == (8, 128)
-    problem = make_problem("softmax", "float32", x.shape, (1,), strides=tuple(s // 4 for s in x.strides))
-    why = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).why
+    why = plan_of(x, 1).why
     assert any("8 threads lie across rows that are 2048 apart" in line for line in why), why
 
 
@@ -53,8 +41,7 @@ def test_a_broadcast_dim_that_is_fastest_in_the_result():
     """Threads that lie along it write side by side, and read the same element."""
     x = np.broadcast_to(empty(256, 512, 1), (256, 512, 64))
     assert tile_of(x, 1)[0] == 32
-    problem = make_problem("softmax", "float32", x.shape, (1,), strides=(512, 1, 0))
-    why = make_cuda_plan(problem, by_name("h200"), addresses=(0, 0)).why
+    why = plan_of(x, 1).why
     assert any("32 threads lie across rows that are 0 apart" in line for line in why), why
 
 
@@ -84,8 +71,7 @@ def kept_axes_of(plan, strides=2):
 def test_neighbours_along_one_axis_in_x_and_another_in_the_result(in_x, in_result, few, across):
     """A tile as wide as it can be has a few of the ones and beyond them others, if both have them."""
     x = empty(60, 512, in_result, in_x).transpose(0, 3, 1, 2)
-    strides = tuple(stride // x.itemsize for stride in x.strides)
-    plan = make_cuda_plan(make_problem("softmax", "float32", x.shape, (2,), strides=strides), by_name("h200"))
+    plan = plan_of(x, 2, addresses=None)
     assert dict(plan.shape)["across"] == across
     of_x, of_result = (1, 512 * in_result), (in_x, 1)
     if few is None:
@@ -103,8 +89,7 @@ def test_steps_that_are_nearer_than_neighbours_leave_axes_as_they_are():
     """In x, or in the result."""
     for order, dim in (((2, 1, 0), 0), ((2, 1, 0), 2)):
         x = empty(60, 500, 70).transpose(order)
-        strides = tuple(stride // x.itemsize for stride in x.strides)
-        plan = make_cuda_plan(make_problem("softmax", "float32", x.shape, (dim,), strides=strides), by_name("h200"))
+        plan = plan_of(x, dim, addresses=None)
         assert len(kept_axes_of(plan)) == 2
 
 
@@ -114,9 +99,8 @@ def test_a_reduction_for_every_copy_of_a_broadcast_element(op):
     in the result."""
     for copied, inner in ((2, 40), (0, 256)):
         x = np.moveaxis(np.broadcast_to(empty(512, 256, 1), (512, 256, 40)), 2, copied)
-        strides = tuple(stride // x.itemsize for stride in x.strides)
         dim = x.shape.index(512)
-        plan = make_cuda_plan(make_problem(op, "float32", x.shape, (dim,), strides=strides), by_name("h200"))
+        plan = plan_of(x, dim, op, addresses=None)
         assert kept_axes_of(plan)[-1][0] == inner
 
 
@@ -132,7 +116,7 @@ def test_a_reduction_for_every_copy_of_a_broadcast_element(op):
     ],
 )
 def test_gradients_whose_dy_has_its_neighbours_along_another_axis(shape, last):
-    plan = gradient_of(empty(*shape), empty(*shape[::-1]).T, 1)
+    plan = one_block_of(empty(*shape), empty(*shape[::-1]).T, 1)
     size, _, stride_of_dx = last
     assert kept_axes_of(plan, 3)[-1][:2] == (size, stride_of_dx)
 
@@ -145,13 +129,13 @@ def test_gradients_of_rows_that_lie_along_memory_but_for_dy(length, tile):
     """Narrow tiles, and as many threads along them as have eight steps; shorter rows are any others. Of an odd number
     of rows, that are not turned."""
     saved = empty(3001, length)
-    plan = gradient_of(saved, empty(length, 3001).T, -1)
+    plan = one_block_of(saved, empty(length, 3001).T, -1)
     assert (dict(plan.shape)["across"], plan.threads) == tile
 
 
 def test_gradients_whose_dy_lies_along_memory_with_a_step():
     """One column: it is read in its own order, too."""
-    plan = gradient_of(empty(3000, 1000), empty(3000, 2000)[:, ::2], -1)
+    plan = one_block_of(empty(3000, 1000), empty(3000, 2000)[:, ::2], -1)
     assert (dict(plan.shape)["across"], plan.threads) == (1, 64)
     assert plan.reads == 1
 
@@ -161,6 +145,6 @@ def test_a_second_read_of_scattered_elements(length, reads):
     """It costs as much as the first; but not of one value for all columns, nor where dy lies as the others do."""
     saved = empty(50, length, 256, dtype="bfloat16")
     padded = empty(50, 256, length + 1 + length % 2, dtype="bfloat16")[..., :length]  # not to be turned
-    assert gradient_of(saved, padded.swapaxes(1, 2), 1).reads == reads
+    assert one_block_of(saved, padded.swapaxes(1, 2), 1).reads == reads
     one = np.broadcast_to(empty(50, length, 1, dtype="bfloat16"), saved.shape)
-    assert gradient_of(saved, one, 1).reads == 2
+    assert one_block_of(saved, one, 1).reads == 2

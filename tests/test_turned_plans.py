@@ -4,30 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import DTYPES
+from view_plans import H200, empty, gradient_of, plan_of
 
-from onepass.call_gradients import checked
 from onepass.cuda.device import by_name
 from onepass.cuda.kernel_plan import Functor
-from onepass.cuda.plan import Tuning, make_cuda_plan
-from onepass.problem import make_problem
-
-H200 = by_name("h200")
-
-
-def empty(*shape, dtype="float32"):
-    return np.empty(shape, DTYPES[dtype])
-
-
-def plan_of(x, dim=-1, op="softmax", device=H200, addresses=(0, 0), result=None, **options):
-    strides = tuple(stride // x.itemsize for stride in x.strides)
-    problem = make_problem(op, x.dtype.name, x.shape, (dim % x.ndim,), strides=strides, result_dtype=result)
-    return make_cuda_plan(problem, device, addresses=addresses, **options)
-
-
-def gradient_of(saved, dy, dim=-1, out=None):
-    problem = checked("softmax_backward", (saved, dy), dim, False, None, out)[1]
-    return make_cuda_plan(problem, H200, addresses=(0,) * 4)
+from onepass.cuda.plan import Tuning
 
 
 def is_turned(plan):

@@ -85,9 +85,10 @@ _GRADIENT = {
 # 109, its gradient 126 and 122.
 WRITTEN_ACROSS_BYTES = 64
 WRITTEN_ACROSS_THREADS = 8
-# Of squares of 4 and 16 bits the second instead of the first where lines are no whole sectors. us: such a softmax along
-# dim 2 50 and 39; of 512x512x512 144 and 154.
+# Where lines are no whole sectors, of squares of 4 and 16 bits: half of the columns, twice the threads. us: such a
+# softmax along dim 2 50 and 39; of 512x512x512 144 and 154.
 _WIDE, _NARROW = TurnedTile(8, 128, 1, 8), TurnedTile(4, 256, 1, 2)
+_FORWARD_APART = {**_FORWARD, (2, 4): tuple(_NARROW if tile == _WIDE else tile for tile in _FORWARD[2, 4])}
 # Shorter rows do not give enough threads a square each; and where results lie across rows, us: bfloat16 64x16x16384,
 # dim 1 of the last two swapped, 30 for 26, but of 32 steps 29 for 38.
 FEWEST_STEPS = 16
@@ -230,10 +231,9 @@ def _suited(choice: Choice, sides: _Sides, pack: int) -> Iterator[TurnedTile]:
         fewest = WRITTEN_ACROSS_BYTES // (pack * size)
         if sides.apart:
             fewest = max(fewest, WRITTEN_ACROSS_THREADS)
-    tiles = (_GRADIENT if gradient else _FORWARD).get((size, pack), ())
-    for tile in tiles:
-        narrow = tiles is _FORWARD[2, 4] and tile == _WIDE and sides.apart
-        yield _widened(choice, sides, _NARROW if narrow else tile, fewest, pack)
+    tables = _GRADIENT if gradient else _FORWARD_APART if sides.apart else _FORWARD
+    for tile in tables.get((size, pack), ()):
+        yield _widened(choice, sides, tile, fewest, pack)
 
 
 def _widened(choice: Choice, sides: _Sides, tile: TurnedTile, fewest: int, pack: int) -> TurnedTile:

@@ -37,7 +37,7 @@ class Tuning:
     # Blocks that share a tile in their registers are a cluster, strided_split; of a gradient also one block, strided.
     clustered: bool | None = None
     interleaved: bool | None = None  # columns that are a run of memory are read as one, strided_split; False: by tiles
-    turned: bool | None = None  # False: rows that lie one way in one array and another in another are not turned
+    turned: bool | None = None  # Rows that lie one way in one array and another in another: by squares; False: by tiles
 
     def __post_init__(self) -> None:
         for name in (*_POWERS, *_COUNTS, "threads", "kept"):
