@@ -66,8 +66,9 @@ class RunningMax {
 };
 
 // Of 16 bits as they lie in memory, twice as many in a vector, and no conversion. As integers with a sign, those above
-// zero are in order; where a lane has none, the least without a sign is the maximum. NaN is not left out: whatever the
-// maximum of a row with NaN comes out as, its results are NaN.
+// zero are in order; where a lane has none, the least without a sign is the maximum. Both are elements of the lane, so
+// that the larger is its maximum, with nothing to be chosen. NaN is not left out: whatever the maximum of a row with
+// NaN comes out as, its results are NaN.
 template <class T>
     requires(sizeof(T) == 2)
 class RunningMax<T> {
@@ -88,13 +89,15 @@ class RunningMax<T> {
     float value() const {
         const Signed most = most_[0] > most_[1] ? most_[0] : most_[1];
         const Unsigned least = least_[0] < least_[1] ? least_[0] : least_[1];
-        alignas(kCacheLine) T lanes[kLanes16];
-        store_bits(lanes, most < 0 ? (Signed)least : most);
-        return reduce_max(max(load(lanes), load(lanes + kLanes<float>)));
+        return reduce_max(max(max_of_halves(&most), max_of_halves(&least)));
     }
 
    private:
-    static void store_bits(T* lanes, Signed bits) { __builtin_memcpy(lanes, &bits, sizeof bits); }
+    static Vec<float> max_of_halves(const void* lanes16) {
+        alignas(kCacheLine) T lanes[kLanes16];
+        __builtin_memcpy(lanes, lanes16, sizeof lanes);
+        return max(load(lanes), load(lanes + kLanes<float>));
+    }
 
     Signed most_[2] = {Signed{} + kLowest, Signed{} + kLowest};
     Unsigned least_[2] = {~Unsigned{}, ~Unsigned{}};
