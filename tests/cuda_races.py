@@ -46,6 +46,7 @@ def launches():
     for op, blocks in (("softmax", 1), ("softmax", 3), ("log_softmax", 1)):
         tuning = Tuning(turned=True, threads=128, across=4, blocks=blocks)
         cases.append(launch("turned", op, Layout((300, 40), -1, lambda x: x.T), tuning=tuning))
+        cases.append(launch("turned", op, Layout((20, 60, 12), 1, lambda x: x.T), tuning=tuning))
     for op in ("mean", "amin"):
         cases.append(launch("strided_reduce", op, Layout((40, 150), 0), algorithm="strided", tuning=_WARPS))
     return cases + _teams()

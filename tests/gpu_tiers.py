@@ -52,6 +52,7 @@ def launches():
         for op in ("softmax", "log_softmax"):
             for dim in (1, 2):
                 cases.append(launch("turned", op, Layout(shape, dim, lambda x: x.swapaxes(1, 2)), dtype))
+            cases.append(launch("turned", op, Layout((20, shape[1], 52), 1, lambda x: x.T), dtype))
     cases.append(launch("strided", "mean", Layout((3, 300, 50), 1), algorithm="strided"))
     cases += of_any_operation()
     for blocks, staged in ((2, True), (3, True), (8, False), (16, True)):
@@ -147,6 +148,9 @@ def gradients():
             for dim in (1, 2):
                 layout = gradient_cases.Layout((shape[0], shape[2], shape[1]), dim, dy=dy)
                 cases.append(gradient_cases.launch("turned", op, layout, dtype))
+            dy_of_rows = gradient_cases.Place((20, shape[1], 52), lambda x: x.T)
+            layout = gradient_cases.Layout((52, shape[1], 20), 1, dy=dy_of_rows)
+            cases.append(gradient_cases.launch("turned", op, layout, dtype))
     rows = gradient_cases.Layout((37, 9001))
     cases.append(gradient_cases.launch("rows", "logsumexp_backward", rows, algorithm="warp"))
     for op in gradient_cases.FORWARD:

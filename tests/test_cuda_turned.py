@@ -1,6 +1,8 @@
 """Kernels that turn rows which lie one way in one array and another way in another, run on a CPU by tests/cusim and,
 with -m gpu, on a GPU."""
 
+from dataclasses import replace
+
 import cuda_gradient_cases as gradient_cases
 import gpu_machine
 import pytest
@@ -31,12 +33,26 @@ LAYOUTS = {
     "whole packs of two": Layout((98, 66), -1, lambda x: x.T),
     "whole packs of two, dim 0": Layout((98, 66), 0, lambda x: x.T),
     "two elements past a boundary": Layout((96, 64), -1, lambda x: x.T, past=(2, 6)),
+    "of rows": Layout((18, 40, 20), 1, lambda x: x.T),
+    "of rows, of batches": Layout((3, 10, 21, 12), 2, lambda x: x.transpose(0, 3, 2, 1)),
+    "of rows, channels last": Layout((2, 16, 10, 24), 2, lambda x: x.transpose(0, 3, 1, 2)),
+    "of rows, two dims that are reduced": Layout((8, 5, 6, 10), (1, 2), lambda x: x.transpose(3, 2, 1, 0)),
+    "of rows, backwards between": Layout((12, 33, 14), 1, lambda x: x[:, ::-1].T),
 }
+OF_ROWS = "of rows"  # where both sides of a square are
+
+
+def tuned(kind, why):
+    """A tile has more rows where both sides of a square are rows, and a thread for each."""
+    tuning = KINDS[kind]
+    return replace(tuning, threads=128) if tuning is not None and OF_ROWS in why else tuning
+
+
 MIXED = (("bfloat16", "float32"), ("float32", "float16"))
 FORWARD = ("softmax", "log_softmax")
 CASES = {
     (op, kind): [
-        launch(f"{why} {dtype}", op, layout, dtype, tuning=tuning)
+        launch(f"{why} {dtype}", op, layout, dtype, tuning=tuned(kind, why))
         for why, layout in LAYOUTS.items()
         for dtype in (("float32", "bfloat16", "float16") if op == "softmax" else ("float32", "bfloat16"))
     ]
@@ -54,11 +70,24 @@ def turned_back(values):
     return lambda shape: values(shape[::-1]).T
 
 
+def with_specials_of_rows(shape):
+    """Along the middle dim."""
+    first, steps, last = shape
+    return with_specials((first * last, steps)).reshape(first, last, steps).swapaxes(1, 2)
+
+
 SPECIALS = [
     launch(op, op, Layout((300, 16), -1, lambda x: x.T), dtype, values=turned_back(with_specials), tuning=tuning)
     for op in FORWARD
     for dtype in ("float32", "bfloat16")
     for tuning in KINDS.values()
+] + [
+    launch(
+        op, op, Layout((8, 300, 8), 1, lambda x: x.T), dtype, values=with_specials_of_rows, tuning=tuned(kind, OF_ROWS)
+    )
+    for op in FORWARD
+    for dtype in ("float32", "bfloat16")
+    for kind in KINDS
 ]
 # Some of a row's warps, and blocks, have maxima that are far from others'.
 FAR_APART = [
@@ -71,6 +100,7 @@ FAR_APART = [
 _T = gradient_cases.Place((96, 64), lambda x: x.T)
 _SWAPPED = gradient_cases.Place((3, 136, 40), lambda x: x.swapaxes(1, 2))
 _OF_TWO = gradient_cases.Place((98, 66), lambda x: x.T)
+_OF_ROWS = gradient_cases.Place((18, 40, 20), lambda x: x.T)
 GRADIENT_LAYOUTS = {
     "dy": gradient_cases.Layout((64, 96), dy=_T),
     "dy, dim 0": gradient_cases.Layout((64, 96), 0, dy=_T),
@@ -81,12 +111,16 @@ GRADIENT_LAYOUTS = {
     "dy of batches, the middle dim": gradient_cases.Layout((3, 40, 136), 1, dy=_SWAPPED),
     "dy of whole packs of two": gradient_cases.Layout((66, 98), dy=_OF_TWO),
     "dy of whole packs of two, dim 0": gradient_cases.Layout((66, 98), 0, dy=_OF_TWO),
+    "dy of rows": gradient_cases.Layout((20, 40, 18), 1, dy=_OF_ROWS),
+    "what was saved, of rows": gradient_cases.Layout((20, 40, 18), 1, saved=_OF_ROWS),
+    "dx of rows": gradient_cases.Layout((20, 40, 18), 1, dx=_OF_ROWS),
+    "both that are read, of rows": gradient_cases.Layout((20, 40, 18), 1, saved=_OF_ROWS, dy=_OF_ROWS),
 }
 GRADIENTS = ("softmax_backward", "log_softmax_backward")
 MIXED_GRADIENT = ("float32", "bfloat16", "bfloat16")
 GRADIENT_CASES = {
     (op, kind): [
-        gradient_cases.launch(f"{why} {dtype}", op, layout, dtype, tuning=tuning)
+        gradient_cases.launch(f"{why} {dtype}", op, layout, dtype, tuning=tuned(kind, why))
         for why, layout in GRADIENT_LAYOUTS.items()
         for dtype in (("float32", "bfloat16") if op == "softmax_backward" else ("float16",))
     ]
@@ -105,6 +139,7 @@ GRADIENT_SPECIALS = [
     for op in GRADIENTS
     for tuning in KINDS.values()
 ]
+BOTH = ((CASES, ""), (GRADIENT_CASES, "_backward"))
 MACHINES = {"simulator": Simulator, "gpu": gpu_machine.Gpu}
 
 
@@ -120,6 +155,7 @@ def assert_turned(case, kind, pack=None):
     shape = dict(case.plan.shape)
     assert "turned<" in case.plan.kernel and case.plan.reads == 1, (case.name, case.plan.kernel)
     assert pack in (None, shape["pack"]), case.name
+    assert (shape["down"] > 0) == (OF_ROWS in case.name), case.name
     if KINDS[kind] is not None:
         assert (shape["cluster"], case.plan.cluster) == (KINDS[kind].blocks or 1,) * 2
     assert case.plan.algorithm == ("strided_split" if case.plan.cluster > 1 else "strided")
@@ -128,7 +164,8 @@ def assert_turned(case, kind, pack=None):
 @pytest.mark.parametrize(("op", "kind"), CASES)
 def test_every_layout(machine, op, kind):
     for case in CASES[op, kind]:
-        assert_turned(case, kind, 2 if "of two" in case.name or "past a boundary float32" in case.name else None)
+        of_two = any(what in case.name for what in ("of two", "past a boundary float32", OF_ROWS))
+        assert_turned(case, kind, 2 if of_two else None)
     check_results(machine, CASES[op, kind], grids=(6,))
 
 
@@ -159,7 +196,7 @@ def check_gradients(machine, cases):
 @pytest.mark.parametrize(("op", "kind"), GRADIENT_CASES)
 def test_every_layout_of_gradients(machine, op, kind):
     for case in GRADIENT_CASES[op, kind]:
-        assert_turned(case, kind, 2 if "of two" in case.name else None)
+        assert_turned(case, kind, 2 if "of two" in case.name or OF_ROWS in case.name else None)
     check_gradients(machine, GRADIENT_CASES[op, kind])
 
 
@@ -184,6 +221,7 @@ def test_in_place(machine, why, number):
 
 def test_the_same_bits_under_every_schedule(machine):
     for kind in KINDS:
-        for case in (CASES["softmax", kind][0], GRADIENT_CASES["softmax_backward", kind][0]):
+        of_rows = [next(c for c in cases["softmax" + end, kind] if OF_ROWS in c.name) for cases, end in BOTH]
+        for case in (CASES["softmax", kind][0], GRADIENT_CASES["softmax_backward", kind][0], *of_rows):
             results = {case.run(machine, grid=6, seed=seed).tobytes() for seed in range(4)}
             assert len(results) == 1, case.plan.kernel

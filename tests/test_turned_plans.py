@@ -103,6 +103,31 @@ def test_tiles_of_gradients_whose_dx_lies_across_rows(rows, length, float32, bfl
         assert cut_of(gradient_of(saved, dy, 0)) == cut
 
 
+@pytest.mark.parametrize(
+    ("length", "float32", "bfloat16", "gradient32", "gradient16"),
+    [
+        (16, (4, 64, 1, 4), (8, 128, 1, 4), (4, 64, 1, 4), (8, 128, 1, 4)),
+        (60, (4, 64, 1, 15), (8, 128, 1, 15), (4, 128, 1, 8), (8, 128, 1, 15)),
+        (250, (4, 256, 1, 16), (8, 256, 2, 16), (4, 256, 2, 8), (8, 256, 2, 16)),
+        (480, (4, 256, 2, 15), (8, 256, 4, 15), (4, 256, 4, 8), (8, 256, 4, 15)),
+        (512, (4, 256, 2, 16), (4, 256, 2, 16), (4, 256, 4, 8), (4, 256, 2, 16)),
+        (4096, (4, 256, 16, 16), (4, 256, 16, 16), (4, 512, 16, 8), (4, 256, 16, 16)),
+        (8192, (4, 512, 16, 16), (4, 512, 16, 16), None, (4, 512, 16, 16)),
+        (8193, None, None, None, None),
+    ],
+)
+def test_squares_of_rows(length, float32, bfloat16, gradient32, gradient16):
+    """Threads down a tile and of a block, blocks, and squares of a thread."""
+    for dtype, forward, gradient in (("float32", float32, gradient32), ("bfloat16", bfloat16, gradient16)):
+        x, y = empty(20, length, 30, dtype=dtype).T, empty(30, length, 20, dtype=dtype)
+        for plan, cut in ((plan_of(x, 1), forward), (gradient_of(y, x, 1), gradient)):
+            assert is_turned(plan) == (cut is not None)
+            if cut is not None:
+                down, threads, blocks, squares = cut
+                assert cut_of(plan) == (2, 4, threads, blocks, squares) and dict(plan.shape)["down"] == down
+                assert plan.blocks(1, 132) == 4 * -(-20 // (2 * down)) * blocks, plan  # 30 rows by 8, 20 by 8 or 16
+
+
 def test_lines_that_begin_within_a_sector():
     """As lines that are no whole sectors."""
     for address, across in ((0, 4), (32, 4), (16, 8)):
@@ -140,7 +165,15 @@ def test_halves_that_fill_the_registers_leave_room_for_others(device, resident):
         (np.broadcast_to(empty(256, 512, 1), (256, 512, 64)), 1, False),  # one line for a square
         (empty(8, 64, 48).transpose(0, 2, 1), 1, True),
         (empty(8, 64, 48, 6).transpose(3, 0, 2, 1), 3, True),  # a few rows
-        (empty(8, 64, 48, 6).transpose(3, 0, 2, 1), 2, False),  # neighbours in x are neither rows nor steps
+        (empty(8, 64, 48, 6).transpose(3, 0, 2, 1), 2, False),  # too few rows along one side
+        (empty(8, 64, 48, 8).transpose(3, 0, 2, 1), 2, True),
+        (empty(8, 6, 48, 64).transpose(3, 0, 2, 1), 2, False),  # and along the other
+        (empty(8, 64, 15, 8).transpose(3, 0, 2, 1), 2, False),  # too few steps
+        (empty(8, 64, 17, 8).transpose(3, 0, 2, 1), 2, True),  # an odd number of them is no matter
+        (empty(9, 64, 48, 8).transpose(3, 0, 2, 1), 2, True),  # nor that of rows beyond
+        (empty(8, 63, 48, 8).transpose(3, 0, 2, 1), 2, False),
+        (empty(8, 64, 48, 9)[..., :8].transpose(3, 0, 2, 1), 2, False),
+        (np.broadcast_to(empty(1, 48, 64), (8, 48, 64)).transpose(2, 1, 0), 1, False),  # one line for a square
     ],
 )
 def test_which_rows_are_turned(x, dim, turned):
@@ -211,6 +244,15 @@ def test_what_is_said_of_it():
     assert any("4 squares of 4 rows by 4 steps" in line for line in plan.why), plan.why
     assert plan.reads == 1 and plan.moved_bytes == 2 * 4096 * 4096 * 4
     assert not any("squares" in line for line in plan_of(empty(4096, 4096)).why)
+
+
+def test_what_is_said_of_squares_of_rows():
+    plan = plan_of(empty(20, 480, 30).T, 1)
+    assert str(plan) == (
+        "strided_split: tiles of 8 x 8 rows, 4 x 4 x 16 threads of 2 blocks, packs of 2 each, in registers"
+    )
+    assert "neighbours in memory are other rows in one array than in another" in plan.why
+    assert any("15 squares of 2 rows by 2 others" in line for line in plan.why), plan.why
 
 
 @pytest.mark.parametrize("which", ["saved", "dy", "out"])

@@ -3,6 +3,7 @@ is compiled and launched, nothing else."""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -205,8 +206,10 @@ class CudaPlan:
             edges = "" if shape["whole"] == "true" else ", its ends by element"
             return f"{self.algorithm}: {blocks}, {access} each{edges}, {self._wait}"
         if "across" in shape:
-            across = int(shape["across"])
-            tile = f"tiles of {across * int(shape['pack'])} rows, {across} x {self.threads // across} threads"
+            pack, sides = int(shape["pack"]), [n for side in ("across", "down") if (n := int(shape.get(side, 0)))]
+            rows = " x ".join(str(threads * pack) for threads in sides)
+            threads = " x ".join(map(str, (*sides, self.threads // math.prod(sides))))
+            tile = f"tiles of {rows} rows, {threads} threads"
             blocks = f" of {self.shared_by} blocks" if self.shared_by else ""
             return f"{self.algorithm}: {tile}{blocks}, {access} each{alignment}, {self._wait}"
         if self.shared_by:

@@ -26,6 +26,7 @@ class TurnedTile(NamedTuple):
     threads: int  # of a block
     blocks: int  # of a cluster; 1: one alone
     most: int  # squares that a thread holds
+    down: int = 0  # threads side by side along the second side of squares, where that is rows, too
 
 
 def _tiles(*cuts: tuple[int, int, int, int]) -> tuple[TurnedTile, ...]:
@@ -89,6 +90,8 @@ WRITTEN_ACROSS_THREADS = 8
 # softmax along dim 2 50 and 39; of 512x512x512 144 and 154.
 _WIDE, _NARROW = TurnedTile(8, 128, 1, 8), TurnedTile(4, 256, 1, 2)
 _FORWARD_APART = {**_FORWARD, (2, 4): tuple(_NARROW if tile == _WIDE else tile for tile in _FORWARD[2, 4])}
+# Threads of a warp, which share what its lanes have of a row by shuffles.
+MOST_ACROSS = 32
 # Shorter rows do not give enough threads a square each; and where results lie across rows, us: bfloat16 64x16x16384,
 # dim 1 of the last two swapped, 30 for 26, but of 32 steps 29 for 38.
 FEWEST_STEPS = 16
@@ -97,13 +100,32 @@ FEWEST_STEPS_WRITTEN_ACROSS = 32
 FEWEST_WIDE_STEPS = 64
 
 
+# Where both sides of a square are rows, it has 2 by 2 of them: by 4 by 4 a thread had 16 to reduce and was slower. From
+# so many rows on along each side. H200, November 2026, us, by tiles of neighbours of both kinds and by squares, and a
+# copy's: 788x480x126 with its dims turned round, dim 1, softmax float32 576 and 268 (96), bfloat16 429 and 135 (53),
+# its gradient with such a dy 842 and 251, 593 and 160.
+SIDE_OF_ROWS = 2
+FEWEST_ROWS_ALONG_A_SIDE = 8
+# Threads of a block and blocks of a cluster, the first whose registers hold the steps, and squares of a thread at most,
+# by whether it is a gradient and bytes of the widest element.
+_TEAMS_OF_ROWS = ((64, 1), (128, 1), (256, 1), (256, 2), (256, 4), (256, 8), (256, 16), (512, 16))
+_MOST_OF_ROWS = {(False, 4): 16, (False, 2): 16, (True, 4): 8, (True, 2): 16}
+# Threads along each side; of results of 16 bits twice as many along the second, that of neighbours in the result, but
+# from so many steps on, that clusters of twice the blocks would hold. Random views, times over those of tiles: 83 of
+# float32 0.64 by 4 threads and 0.70 by 8, 6 longer by more than 3%; of bfloat16 53 with fewer steps 0.54 and 0.49, 27
+# with more 0.51 and 0.66.
+THREADS_OF_SIDE = 4
+FEWEST_STEPS_OF_NARROW_SIDE = 512
+
+
 @dataclass(frozen=True)
 class _Sides:
-    """The axes of a problem, those of the rows and of the steps of a square last, and which way each array lies."""
+    """The axes along the sides of a square, and which way each array lies."""
 
-    kept: tuple[Axis, ...]
-    along: tuple[bool, ...]  # of x and the result, or of what was saved, dx and dy: neighbours are steps of a row
-    widest: int  # rows and steps of a square at most, each side on a boundary everywhere
+    kept: tuple[Axis, ...]  # that of the first side last, before it that of the second, where this is kept, too
+    of_rows: bool  # both sides are rows
+    along: tuple[bool, ...]  # of x and the result, or of what was saved, dx and dy: neighbours are those of the second
+    widest: int  # elements of a side at most, each line on a boundary everywhere
     apart: bool  # lines of an array are no whole sectors apart, or do not begin with one
 
 
@@ -119,7 +141,7 @@ def plan_turned(choice: Choice) -> CudaPlan | None:
             raise choice.refuse("no squares of rows are to be turned, or no registers hold them")
         return None
     pack, tile = cut
-    across, threads, blocks, squares = tile
+    across, threads, blocks, squares, down = tile
     gradient = choice.problem.op in GRADIENTS
     names = ("along_saved", "along_dx", "along_dy") if gradient else ("along",)
     shape: dict[str, int | str | bool] = {
@@ -128,17 +150,27 @@ def plan_turned(choice: Choice) -> CudaPlan | None:
         "threads": threads,
         "resident": tuning.resident or _resident(choice, tile, squares * _registers(choice, pack)),
         "across": across,
+        "down": down,
         "packs": squares,
         "pack": pack,
         **dict(zip(names, sides.along, strict=False)),
         "cluster": blocks,
     }
-    choice.why.append("rows lie along memory in one array and across it in another")
-    of_cluster = f" of each of {blocks} blocks" if blocks > 1 else ""
     choice.why.append(
-        f"a thread{of_cluster} holds {squares} squares of {pack} rows by {pack} steps in registers, reads them one way "
+        "neighbours in memory are other rows in one array than in another"
+        if down
+        else "rows lie along memory in one array and across it in another"
+    )
+    of_cluster = f" of each of {blocks} blocks" if blocks > 1 else ""
+    by = f"{pack} others" if down else f"{pack} steps"
+    choice.why.append(
+        f"a thread{of_cluster} holds {squares} squares of {pack} rows by {by} in registers, reads them one way "
         "and writes them the other: read once"
     )
+    units, per_block = choice.problem.rows, across * pack
+    if down:
+        *others, second, first = (axis.size for axis in sides.kept)
+        units, per_block = math.prod(others) * ceil_div(second, down * pack) * ceil_div(first, across * pack), 1
     return build(
         choice,
         "strided" if blocks == 1 else "strided_split",
@@ -148,8 +180,8 @@ def plan_turned(choice: Choice) -> CudaPlan | None:
         shape,
         threads=threads,
         shared_bytes=0,
-        units=choice.problem.rows,
-        units_per_block=across * pack,
+        units=units,
+        units_per_block=per_block,
         axes=(*sides.kept, *choice.problem.reduce),
         reads=1,
         waves=ONCE,
@@ -173,51 +205,68 @@ def _sides(choice: Choice) -> _Sides | None:
         return None
     steps = problem.reduce[-1]
     arrays = list(_arrays(choice))
-    along = tuple(getattr(steps, stride) == 1 for stride, _, _ in arrays)
-    of_rows = [stride for (stride, _, _), lies in zip(arrays, along, strict=True) if not lies]
-    inner = next((a for a in choice.kept_axes if all(getattr(a, stride) == 1 for stride in of_rows)), None)
-    if inner is None or all(along) or not any(along):
+    axes = (steps, *choice.kept_axes)
+    lies = [next((axis for axis in axes if getattr(axis, stride) == 1), None) for stride, _, _ in arrays]
+    second = steps if steps in lies else lies[1]
+    first = next((axis for axis in lies if axis is not second), None)
+    if first is None or second is None or any(axis is not first and axis is not second for axis in lies):
         return None
-    sides = [getattr(inner if lies else steps, stride) for (stride, _, _), lies in zip(arrays, along, strict=True)]
-    if 0 in sides:  # broadcast: there is one line for all of a square
+    of_rows = second is not steps
+    along = tuple(axis is second for axis in lies)
+    apart_by = [getattr(first if of_it else second, name) for (name, _, _), of_it in zip(arrays, along, strict=True)]
+    if 0 in apart_by:  # broadcast: there is one line for all of a square
         return None
-    others = [axis for axis in (*choice.kept_axes, *problem.reduce) if axis is not inner and axis is not steps]
-    numbers, apart = [inner.size, steps.size], False
-    for (stride, past, size), side in zip(arrays, sides, strict=True):
+    others = [axis for axis in (*choice.kept_axes, *problem.reduce) if axis is not first and axis is not second]
+    numbers, apart = [first.size, second.size], False
+    for (stride, past, size), lines_apart in zip(arrays, apart_by, strict=True):
         if past is None:
             return None
-        numbers += [past // size, side, *(getattr(axis, stride) for axis in others)]
-        apart = apart or math.gcd(past, side * size) % SECTOR_BYTES > 0
-    widest = math.gcd(ACCESS_BYTES // max(size for _, _, size in arrays), *numbers)
-    kept = (*(axis for axis in choice.kept_axes if axis is not inner), inner)
-    return _Sides(kept, along, widest, apart) if widest > 1 else None
+        numbers += [past // size, lines_apart, *(getattr(axis, stride) for axis in others)]
+        apart = apart or math.gcd(past, lines_apart * size) % SECTOR_BYTES > 0
+    access = SIDE_OF_ROWS if of_rows else ACCESS_BYTES // max(size for _, _, size in arrays)
+    widest = math.gcd(access, *numbers)
+    kept = tuple(axis for axis in choice.kept_axes if axis is not first and axis is not second)
+    sides = (second, first) if of_rows else (first,)
+    return _Sides((*kept, *sides), of_rows, along, widest, apart) if widest > 1 else None
 
 
 def _cut(choice: Choice, sides: _Sides) -> tuple[int, TurnedTile] | None:
     """Rows and steps of a square, and the tile with the squares that a thread has of it; None where others are better,
     or the registers of no cluster hold the steps."""
-    tuning = choice.tuning
-    wide = choice.problem.op in GRADIENTS and choice.problem.length >= FEWEST_WIDE_STEPS
+    tuning, length = choice.tuning, choice.problem.length
+    wide = choice.problem.op in GRADIENTS and length >= FEWEST_WIDE_STEPS
     pack = chosen_pack(choice, sides.widest) if tuning.pack else min(8 if wide else 4, sides.widest)
     if tuning.turned:
-        of_all = (tuning.across or 4, tuning.threads or 128, tuning.blocks or 1, choice.problem.length)
-        tiles: Iterable[TurnedTile] = [TurnedTile(*of_all)]
+        down = _down(choice) if sides.of_rows else 0
+        told = TurnedTile(tuning.across or 4, tuning.threads or 128, tuning.blocks or 1, length, down)
+        tiles: Iterable[TurnedTile] = [told]
     elif _pays(choice, sides):
         tiles = _suited(choice, sides, pack)
     else:
         return None
+    rows, steps = (pack * pack, 1) if sides.of_rows else (pack, pack)
     for tile in tiles:
-        held = ceil_div(ceil_div(choice.problem.length, pack), tile.blocks * (tile.threads // tile.across))
+        across = tile.across * max(1, tile.down)
+        if across > MOST_ACROSS or across * rows > tile.threads or tile.blocks > choice.device.most_clustered:
+            continue
+        held = ceil_div(ceil_div(length, steps), tile.blocks * (tile.threads // across))
         served = choice.algorithm in (None, "strided" if tile.blocks == 1 else "strided_split")
-        fits = tile.blocks <= choice.device.most_clustered and tile.across * pack <= tile.threads
-        if held <= tile.most and fits and served:
+        if held <= tile.most and served:
             return pack, tile._replace(most=held)
     return None
+
+
+def _down(choice: Choice) -> int:
+    """Threads along the second side, where that is rows."""
+    wide = choice.y_size == 2 and choice.problem.length < FEWEST_STEPS_OF_NARROW_SIDE
+    return 2 * THREADS_OF_SIDE if wide else THREADS_OF_SIDE
 
 
 def _pays(choice: Choice, sides: _Sides) -> bool:
     """Whether rows have steps enough, and where results lie across them, neighbours enough."""
     length = choice.problem.length
+    if sides.of_rows:
+        return length >= FEWEST_STEPS and min(axis.size for axis in sides.kept[-2:]) >= FEWEST_ROWS_ALONG_A_SIDE
     if sides.along[1] or choice.problem.op in GRADIENTS:
         return length >= FEWEST_STEPS
     return length >= FEWEST_STEPS_WRITTEN_ACROSS and sides.kept[-1].size * choice.y_size >= SECTOR_BYTES
@@ -226,6 +275,10 @@ def _pays(choice: Choice, sides: _Sides) -> bool:
 def _suited(choice: Choice, sides: _Sides, pack: int) -> Iterator[TurnedTile]:
     """The tiles to choose from."""
     gradient, size = choice.problem.op in GRADIENTS, max(size for _, _, size in _arrays(choice))
+    if sides.of_rows:
+        most, down = _MOST_OF_ROWS[gradient, size], _down(choice)
+        yield from (TurnedTile(THREADS_OF_SIDE, *team, most, down) for team in _TEAMS_OF_ROWS)
+        return
     fewest = 1
     if not sides.along[1] and (sides.apart or gradient):
         fewest = WRITTEN_ACROSS_BYTES // (pack * size)
@@ -255,7 +308,8 @@ def _registers(choice: Choice, pack: int) -> int:
 def _resident(choice: Choice, tile: TurnedTile, registers: int) -> int:
     """Blocks that a multiprocessor must have room for, whose threads hold so much: as many as leave no kernel of
     tools/nvrtc_matrix.py a spill."""
-    of_a_thread = 128 if registers > 32 else 96 if registers > 16 else 64
+    few = 12 if tile.down else 16  # there is more to know of more rows
+    of_a_thread = 128 if registers > 32 else 96 if registers > few else 64
     alone_or_later = tile.blocks == 1 or choice.device.major > 9
     if registers > 40 and choice.x_size == 2 and alone_or_later:
         of_a_thread = 160

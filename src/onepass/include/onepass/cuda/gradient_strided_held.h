@@ -26,13 +26,9 @@ struct GradientStridedHeld {
     }
 };
 
-template <GradientStridedHeld kShape>
-using GradientStridedJob = choose<kShape.cluster == 1, GradientJob<3, kShape.kept_axes + kShape.reduced_axes>,
-                                  TeamJob<GradientJob<3, kShape.kept_axes + kShape.reduced_axes>>>;
-
 template <class Op, class Dy, class Saved, class Dx, GradientStridedHeld kShape>
-__global__ void __launch_bounds__(kShape.threads, kShape.resident)
-    gradient_strided_held(const __grid_constant__ GradientStridedJob<kShape> job) {
+__global__ void __launch_bounds__(kShape.threads, kShape.resident) gradient_strided_held(
+    const __grid_constant__ TileJob<kShape.cluster, GradientJob<3, kShape.kept_axes + kShape.reduced_axes>> job) {
     using C = GradientCompute<Dy, Saved, Dx>;
     using Part = GradientTile<3, Dx, C, kShape.tile()>;
     constexpr int N = kShape.pack;

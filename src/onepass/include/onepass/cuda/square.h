@@ -1,5 +1,5 @@
-// Squares of N rows by N steps of a tile, as many elements as cross memory in one access either way, and where those of
-// a thread are.
+// Squares of a tile, as many elements as cross memory in one access either way, and where those of a thread are: N rows
+// by N steps of each, or N rows by N others, one step of each.
 #pragma once
 
 #include "exchange.h"
@@ -7,7 +7,8 @@
 
 namespace onepass::cuda {
 
-// As it lies in memory: N lines of N neighbours. kAlong: a line has steps of one row, else rows of one step.
+// As it lies in memory: N lines of N neighbours. Its elements are numbered along its second side, the steps or the
+// others. kAlong: a line lies along that, else along the first.
 template <class T, int N, bool kAlong>
 class Square {
    public:
@@ -29,12 +30,12 @@ class Square {
     }
 
     template <class C>
-    __device__ __forceinline__ C get(int row, int step) const {
-        return kAlong ? element<C>(lines_[row], step) : element<C>(lines_[step], row);
+    __device__ __forceinline__ C get(int number) const {
+        return element<C>(lines_[kAlong ? number / N : number % N], kAlong ? number % N : number / N);
     }
 
-    __device__ __forceinline__ void set(int row, int step, T value) {
-        lines_[kAlong ? row : step].at[kAlong ? step : row] = value;
+    __device__ __forceinline__ void set(int number, T value) {
+        lines_[kAlong ? number / N : number % N].at[kAlong ? number % N : number / N] = value;
     }
 
     // Before it is looked at once more: what was widened of it need not wait until then.
@@ -72,45 +73,70 @@ __device__ __forceinline__ void stay(OneSquare (&squares)[kCount]) {
     for (int k = 0; k < kCount; ++k) squares[k].stay();
 }
 
-// Writes N lines so far apart, get(row, step) in each place of a square of results.
+// Writes N lines so far apart: get(number) is an element of a square of results.
 template <int N, bool kAlong, class T, class Get>
 __device__ __forceinline__ void store_square(T* to, int64 apart, Get&& get) {
 #pragma unroll
     for (int l = 0; l < N; ++l) {
-        decltype(get(0, 0)) line[N];
+        decltype(get(0)) line[N];
 #pragma unroll
-        for (int i = 0; i < N; ++i) line[i] = kAlong ? get(l, i) : get(i, l);
+        for (int i = 0; i < N; ++i) line[i] = get(kAlong ? l * N + i : i * N + l);
         store_pack(to + l * apart, line);
     }
 }
 
-// The squares of a tile that a thread has, of a shape with `across`, `threads`, `cluster`, `packs` and `pack`: N
-// neighbouring rows, the steps by turns with the other threads of these rows and blocks of the tile.
+// The squares of a tile that a thread has, of a shape with `across`, `down`, `threads`, `cluster`, `packs` and `pack`.
+// Their steps are taken by turns with the other threads of these rows and blocks of the tile.
 template <auto kShape>
 struct SquaresOfThread {
     static constexpr int N = kShape.pack;
     static constexpr int kHeld = kShape.packs;
-    static constexpr int kAlong = kShape.threads / kShape.across;
+    static constexpr bool kOfRows = kShape.down > 0;                                       // on both sides
+    static constexpr int kAcross = kOfRows ? kShape.across * kShape.down : kShape.across;  // threads of different rows
+    static constexpr int kAlong = kShape.threads / kAcross;                                // of the same
+    static constexpr int kRows = kOfRows ? N * N : N;
+    static constexpr int kSteps = N * N / kRows;  // of each row, in elements that follow each other
 
-    int64 row;
-    bool present;  // the tile may be wider than the rows that are left; a thread beyond them sees the last
+    int64 row;     // the first, as kept axes number them; of the first side's N rows the others follow it
+    bool present;  // a tile may be wider than the rows that are left; a thread beyond them sees the last
     int64 step;
 
-    __device__ __forceinline__ SquaresOfThread(int64 rows, const TeamPlace& place)
-        : row((static_cast<int64>(place.team) * kShape.across + threadIdx.x % kShape.across) * N),
-          present(row < rows),
-          step((place.rank * kAlong + threadIdx.x / kShape.across) * N) {
-        if (!present) row = rows - N;
+    template <class Job>
+    __device__ __forceinline__ SquaresOfThread(const Job& job, const TeamPlace& place)
+        : step((place.rank * kAlong + threadIdx.x / kAcross) * kSteps) {
+        const unsigned thread = threadIdx.x % kAcross;
+        if constexpr (kOfRows) {
+            // Tiles are numbered along the second side first.
+            const int64 size = job.axis[kShape.kept_axes - 1].size, others = job.axis[kShape.kept_axes - 2].size;
+            const unsigned down = tiles_of(others, kShape.down), tile = place.team / down,
+                           across = tiles_of(size, kShape.across);
+            const int64 first = first_of(tile % across, kShape.across, thread % kShape.across);
+            const int64 second = first_of(place.team % down, kShape.down, thread / kShape.across);
+            present = first < size && second < others;
+            row = (tile / across * others + (present ? second : others - N)) * size + (present ? first : size - N);
+        } else {
+            row = first_of(place.team, kShape.across, thread);
+            present = row < job.rows;
+            if (!present) row = job.rows - N;
+        }
     }
 
     // Calls visit(k, step) for each: none but the last may be missing.
     template <class Visit>
     __device__ __forceinline__ void for_each(int64 length, Visit&& visit) const {
-        constexpr int kApart = kShape.cluster * kAlong * N;
+        constexpr int kApart = kShape.cluster * kAlong * kSteps;
 #pragma unroll
         for (int k = 0; k < kHeld; ++k) {
             if (k < kHeld - 1 || step + k * kApart < length) visit(k, step + k * kApart);
         }
+    }
+
+   private:
+    static __device__ __forceinline__ unsigned tiles_of(int64 rows, int threads) {
+        return static_cast<unsigned>((rows + threads * N - 1) / (threads * N));
+    }
+    static __device__ __forceinline__ int64 first_of(unsigned tile, int threads, unsigned thread) {
+        return (static_cast<int64>(tile) * threads + thread) * N;
     }
 };
 

@@ -61,32 +61,22 @@ class ClusterMemory {
     const unsigned rank_;
 };
 
-// As ClusterMemory, of a block that has a tile to itself.
-template <class State, int kStates>
-class LoneMemory {
-   public:
-    struct Scratch {
-        State states[kStates];
-    };
-    static constexpr int blocks = 1;
+// Of a block that has a tile to itself.
+struct NoOthers {
+    struct Scratch {};
     static constexpr bool kAllAtHand = true;
 
-    __device__ __forceinline__ LoneMemory(const Team&, const TeamPlace&, Scratch& scratch) : scratch_(scratch) {}
-
-    __device__ __forceinline__ void next() const {}
-    __device__ __forceinline__ void publish(int sender, int, const State& mine, int which) const {
-        if (sender == 0) scratch_.states[which] = mine;
-    }
-    __device__ __forceinline__ void wait() const { __syncthreads(); }
-    __device__ __forceinline__ State state_of(int, int which) const { return scratch_.states[which]; }
-
-   private:
-    Scratch& scratch_;
+    __device__ __forceinline__ NoOthers(const Team&, const TeamPlace&, Scratch&) {}
 };
 
-// What blocks that share a tile tell each other: as a cluster of kCluster, or through scratch memory (0).
+// What blocks that share a tile tell each other: as a cluster of kCluster, or through scratch memory (0); nothing (1).
 template <class State, int kStates, int kCluster>
-using TileMemory = choose<(kCluster > 0), ClusterMemory<State, kStates, kCluster>, TeamMemory<State, kStates>>;
+using TileMemory = choose<kCluster == 1, NoOthers,
+                          choose<(kCluster > 0), ClusterMemory<State, kStates, kCluster>, TeamMemory<State, kStates>>>;
+
+// What a kernel for tiles is launched with, of which kCluster blocks share one, likewise.
+template <int kCluster, class RowJob>
+using TileJob = choose<kCluster == 1, RowJob, TeamJob<RowJob>>;
 
 // Every thread brings the states of its N columns, and gets what `combine` makes of those of all steps, in all blocks.
 // Threads of the same columns share out the other blocks.

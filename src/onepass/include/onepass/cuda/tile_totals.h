@@ -36,19 +36,23 @@ class TileTotals {
             for (int i = 0; i < N; ++i) scratch_.of_warps[first + i][threadIdx.x / kWarpLanes] = state[i];
         }
         __syncthreads();
-        others_.next();  // bytes that are announced before the barrier are a race to racecheck
-        merge<kWarps>([&](int column, int warp) { return scratch_.of_warps[column][warp]; },
-                      [&](int column, int sharer, int sharers, const State& of_block) {
-                          others_.publish(sharer, sharers, of_block, column);
-                      });
+        const auto of_warp = [&](int column, int warp) { return scratch_.of_warps[column][warp]; };
         const auto keep = [&](int column, int sharer, int, const State& of_tile) {
             if (sharer == 0) scratch_.of_tile[column] = of_tile;
         };
-        if constexpr (Others::kAllAtHand) {
-            others_.wait();
-            merge<Others::blocks>([&](int column, int block) { return others_.state_of(block, column); }, keep);
+        if constexpr (kSame<Others, NoOthers>) {
+            merge<kWarps>(of_warp, keep);
         } else {
-            collect(keep);
+            others_.next();  // bytes that are announced before the barrier are a race to racecheck
+            merge<kWarps>(of_warp, [&](int column, int sharer, int sharers, const State& of_block) {
+                others_.publish(sharer, sharers, of_block, column);
+            });
+            if constexpr (Others::kAllAtHand) {
+                others_.wait();
+                merge<Others::blocks>([&](int column, int block) { return others_.state_of(block, column); }, keep);
+            } else {
+                collect(keep);
+            }
         }
         __syncthreads();
 #pragma unroll

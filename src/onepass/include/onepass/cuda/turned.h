@@ -1,7 +1,7 @@
-// Rows whose neighbours in memory are others' elements in x and their own in the result, or the other way round: a
-// matrix that is read one way and written another. A tile is as in strided_split_held.h, and each thread holds squares
-// of it, N rows by N steps: they are read by packs along one side and written by packs along the other. What turns
-// them is which register a value is taken from.
+// Rows whose neighbours in memory are others' elements in x and their own in the result, or the other way round, or
+// different others' in both: a matrix that is read one way and written another, dims that are turned round. A tile is
+// as in strided_split_held.h, and each thread holds squares of it: they are read by packs along one side and written by
+// packs along the other. What turns them is which register a value is taken from.
 #pragma once
 
 #include "split.h"
@@ -16,28 +16,25 @@ struct Turned {
     int threads;   // of a block
     int resident;  // blocks that a multiprocessor must have room for
     int across;    // threads side by side across rows, a power of two
+    int down;      // the same across the rows of a square's second side, if those are rows of another axis; 0: steps
     int packs;     // squares that a thread holds of a tile: none but the last may be missing
-    int pack;      // rows of a square and its steps: on pack boundaries in both arrays
-    bool along;    // neighbours in x are steps of a row, and those in the result are rows; else the other way round
+    int pack;      // elements of a side of a square: on pack boundaries in both arrays
+    bool along;    // neighbours in x are those of the second side, in the result of the first; else the other way round
     int cluster;   // blocks of a tile, a cluster; 1: it is alone
 };
 
-template <Turned kShape, class RowJob = Job<kShape.kept_axes + kShape.reduced_axes, Direct, Direct>>
-using TurnedJob = choose<kShape.cluster == 1, RowJob, TeamJob<RowJob>>;
-
 template <class Op, class In, class Out, Turned kShape>
-__global__ void __launch_bounds__(kShape.threads, kShape.resident)
-    turned(const __grid_constant__ TurnedJob<kShape> job) {
+__global__ void __launch_bounds__(kShape.threads, kShape.resident) turned(
+    const __grid_constant__ TileJob<kShape.cluster, Job<kShape.kept_axes + kShape.reduced_axes, Direct, Direct>> job) {
     using C = Compute<In, Out>;
     using V = Precision<In, Out>;
     constexpr int N = kShape.pack;
-    constexpr int kHeld = kShape.packs;
-    constexpr int kAcross = kShape.across;
+    using Mine = SquaresOfThread<kShape>;
+    constexpr int kHeld = kShape.packs, kRows = Mine::kRows, kSteps = Mine::kSteps, kAcross = Mine::kAcross;
     using Totals = MergeTotals<Op, V, false>;
     using State = typename Totals::State;
-    using Others =
-        choose<kShape.cluster == 1, LoneMemory<State, kAcross * N>, TileMemory<State, kAcross * N, kShape.cluster>>;
-    using InTile = TileTotals<Totals, Others, kShape.threads, kAcross, N>;
+    using Others = TileMemory<State, kAcross * kRows, kShape.cluster>;
+    using InTile = TileTotals<Totals, Others, kShape.threads, kAcross, kRows>;
     // Exponentials take the place of what they are of, and huge numbers are brought near 0 there.
     constexpr bool kKeeps = Op::kKeepsExponentials && kSame<In, C>;
     ONEPASS_SHARED(typename InTile::Scratch, scratch);
@@ -46,51 +43,51 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     Others others(Team{}, place, team_scratch);
     InTile in_tile(scratch, others);
 
-    const SquaresOfThread<kShape> mine(job.rows, place);
+    const Mine mine(job, place);
     const Offset start = job.template offset_of<0, kShape.kept_axes>(mine.row);
-    const Axis& of_rows = job.axis[kShape.kept_axes - 1];
-    const Axis& of_steps = job.axis[kShape.kept_axes + kShape.reduced_axes - 1];
+    const Axis& first = job.axis[kShape.kept_axes - 1];
+    const Axis& second = job.axis[Mine::kOfRows ? kShape.kept_axes - 2 : kShape.kept_axes + kShape.reduced_axes - 1];
     const auto along = [&](int64 step) { return job.template offset_of<kShape.kept_axes, kShape.reduced_axes>(step); };
 
     Square<In, N, kShape.along> held[kHeld];
     held[kHeld - 1].fill(kMinusInfinity<In>);  // it may be missing
     mine.for_each(job.length, [&](int k, int64 step) {
         const In* const from = static_cast<const In*>(job.x) + start.x + along(step).x;
-        held[k].load(from, (kShape.along ? of_rows : of_steps).x_stride);
+        held[k].load(from, (kShape.along ? first : second).x_stride);
     });
 
-    C max[N];  // of a warp
+    C max[kRows];  // of a warp
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
+    for (int i = 0; i < kRows; ++i) {
         max[i] = -kInfinity<C>;
 #pragma unroll
         for (int k = 0; k < kHeld; ++k) {
 #pragma unroll
-            for (int j = 0; j < N; ++j) max[i] = Max()(max[i], held[k].template get<C>(i, j));
+            for (int j = 0; j < kSteps; ++j) max[i] = Max()(max[i], held[k].template get<C>(i * kSteps + j));
         }
         max[i] = all_reduce_lanes<kWarpLanes, kAcross>(max[i], Max());
     }
     stay(held);
-    State row[N];
+    State row[kRows];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
+    for (int i = 0; i < kRows; ++i) {
         const auto exponential = Totals::template exponential_of_part<kKeeps>(max[i], [&](auto change) {
 #pragma unroll
             for (int k = 0; k < kHeld; ++k) {
 #pragma unroll
-                for (int j = 0; j < N; ++j) {
-                    if constexpr (kKeeps) held[k].set(i, j, change(held[k].template get<C>(i, j)));
+                for (int j = 0; j < kSteps; ++j) {
+                    if constexpr (kKeeps) held[k].set(i * kSteps + j, change(held[k].template get<C>(i * kSteps + j)));
                 }
             }
         });
         Sum<C> sum = Sum<C>::identity();
 #pragma unroll
         for (int k = 0; k < kHeld; ++k) {
-            C terms[N];
+            C terms[kSteps];
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                terms[j] = exponential(held[k].template get<C>(i, j));
-                if constexpr (kKeeps) held[k].set(i, j, terms[j]);
+            for (int j = 0; j < kSteps; ++j) {
+                terms[j] = exponential(held[k].template get<C>(i * kSteps + j));
+                if constexpr (kKeeps) held[k].set(i * kSteps + j, terms[j]);
             }
             add_to<Op, V>(sum, sum_of(terms));
         }
@@ -104,21 +101,21 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         return Op::template finish<V, false>(row[i].max, exponential_of<Op, V, false>(row[i].max),
                                              Totals::sum_of(row[i]));
     };
-    decltype(finish(0)) result[N];
-    C to_row[N];
+    decltype(finish(0)) result[kRows];
+    C to_row[kRows];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
+    for (int i = 0; i < kRows; ++i) {
         result[i] = finish(i);
         to_row[i] = Totals::to_row(max[i], exponential_of<Op, V, false>(row[i].max));
     }
     mine.for_each(job.length, [&](int k, int64 step) {
         Out* const to = static_cast<Out*>(job.y) + start.y + along(step).y;
-        store_square<N, !kShape.along>(to, (kShape.along ? of_steps : of_rows).y_stride, [&](int i, int j) {
-            const C x = held[k].template get<C>(i, j);
+        store_square<N, !kShape.along>(to, (kShape.along ? second : first).y_stride, [&](int number) {
+            const C x = held[k].template get<C>(number);
             if constexpr (kKeeps) {
-                return result[i].normalize(x * to_row[i]);
+                return result[number / kSteps].normalize(x * to_row[number / kSteps]);
             } else {
-                return result[i](x);
+                return result[number / kSteps](x);
             }
         });
     });
