@@ -246,6 +246,27 @@ def test_what_is_said_of_it():
     assert not any("squares" in line for line in plan_of(empty(4096, 4096)).why)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "length", "float32", "bfloat16"),
+    [
+        (32, 66, 100, 8, 8),
+        (30, 66, 100, 4, 8),  # few rows along the first side
+        (32, 62, 100, 4, 8),  # and along the second
+        (32, 72, 100, 4, 8),  # steps of whole sectors of float32
+        (32, 66, 511, 8, 8),
+        (32, 66, 512, 4, 4),  # many steps
+        (32, 16, 100, 4, 8),
+        (32, 14, 100, 4, 4),  # no rows for more threads
+    ],
+)
+def test_threads_down_a_tile_of_squares_of_rows(first, second, length, float32, bfloat16):
+    for dtype, down in (("float32", float32), ("bfloat16", bfloat16)):
+        x = empty(second, length, first, dtype=dtype).T
+        assert dict(plan_of(x, 1).shape)["down"] == down
+        of_gradient = 4 if dtype == "float32" else down
+        assert dict(gradient_of(empty(first, length, second, dtype=dtype), x, 1).shape)["down"] == of_gradient
+
+
 def test_what_is_said_of_squares_of_rows():
     plan = plan_of(empty(20, 480, 30).T, 1)
     assert str(plan) == (

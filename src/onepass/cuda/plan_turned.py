@@ -101,8 +101,8 @@ FEWEST_WIDE_STEPS = 64
 
 
 # Where both sides of a square are rows, it has 2 by 2 of them: by 4 by 4 a thread had 16 to reduce and was slower. From
-# so many rows on along each side. H200, November 2026, us, by tiles of neighbours of both kinds and by squares, and a
-# copy's: 788x480x126 with its dims turned round, dim 1, softmax float32 576 and 268 (96), bfloat16 429 and 135 (53),
+# so many rows on along each side. H200, December 2026, us, by tiles of neighbours of both kinds and by squares, and a
+# copy's: 788x480x126 with its dims turned round, dim 1, softmax float32 576 and 189 (96), bfloat16 429 and 135 (53),
 # its gradient with such a dy 842 and 251, 593 and 160.
 SIDE_OF_ROWS = 2
 FEWEST_ROWS_ALONG_A_SIDE = 8
@@ -110,12 +110,16 @@ FEWEST_ROWS_ALONG_A_SIDE = 8
 # by whether it is a gradient and bytes of the widest element.
 _TEAMS_OF_ROWS = ((64, 1), (128, 1), (256, 1), (256, 2), (256, 4), (256, 8), (256, 16), (512, 16))
 _MOST_OF_ROWS = {(False, 4): 16, (False, 2): 16, (True, 4): 8, (True, 2): 16}
-# Threads along each side; of results of 16 bits twice as many along the second, that of neighbours in the result, but
-# from so many steps on, that clusters of twice the blocks would hold. Random views, times over those of tiles: 83 of
-# float32 0.64 by 4 threads and 0.70 by 8, 6 longer by more than 3%; of bfloat16 53 with fewer steps 0.54 and 0.49, 27
-# with more 0.51 and 0.66.
+# Threads along each side. Twice as many along the second, that of neighbours in the result, for results of 16 bits: but
+# from so many steps on, that clusters of twice the blocks would hold, not; nor where there are no rows for them. Random
+# views, times over those of tiles by 4 threads and by 8: 53 of bfloat16 with fewer steps 0.54 and 0.49, 27 with more
+# 0.51 and 0.66; 83 of float32 0.64 and 0.70.
 THREADS_OF_SIDE = 4
 FEWEST_STEPS_OF_NARROW_SIDE = 512
+# Of float32 where the lines of two steps are no whole sectors apart in the result, from so many rows along the first
+# side and the second on: 29 such views by 8 threads 0.88 of the time by 4, their gradients 0.96; fewer along the first
+# as long by either.
+FEWEST_ROWS_OF_WIDE_SIDE = 32, 64
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,7 @@ def _cut(choice: Choice, sides: _Sides) -> tuple[int, TurnedTile] | None:
     wide = choice.problem.op in GRADIENTS and length >= FEWEST_WIDE_STEPS
     pack = chosen_pack(choice, sides.widest) if tuning.pack else min(8 if wide else 4, sides.widest)
     if tuning.turned:
-        down = _down(choice) if sides.of_rows else 0
+        down = _down(choice, sides) if sides.of_rows else 0
         told = TurnedTile(tuning.across or 4, tuning.threads or 128, tuning.blocks or 1, length, down)
         tiles: Iterable[TurnedTile] = [told]
     elif _pays(choice, sides):
@@ -256,10 +260,17 @@ def _cut(choice: Choice, sides: _Sides) -> tuple[int, TurnedTile] | None:
     return None
 
 
-def _down(choice: Choice) -> int:
+def _down(choice: Choice, sides: _Sides) -> int:
     """Threads along the second side, where that is rows."""
-    wide = choice.y_size == 2 and choice.problem.length < FEWEST_STEPS_OF_NARROW_SIDE
-    return 2 * THREADS_OF_SIDE if wide else THREADS_OF_SIDE
+    problem, twice = choice.problem, 2 * THREADS_OF_SIDE
+    second, first = (axis.size for axis in sides.kept[-2:])
+    if problem.length >= FEWEST_STEPS_OF_NARROW_SIDE or second < twice * SIDE_OF_ROWS:
+        return THREADS_OF_SIDE
+    if choice.y_size == 2:
+        return twice
+    whole = problem.reduce[-1].y_stride * choice.y_size % SECTOR_BYTES == 0
+    enough = first >= FEWEST_ROWS_OF_WIDE_SIDE[0] and second >= FEWEST_ROWS_OF_WIDE_SIDE[1]
+    return twice if problem.op not in GRADIENTS and enough and not whole else THREADS_OF_SIDE
 
 
 def _pays(choice: Choice, sides: _Sides) -> bool:
@@ -276,7 +287,7 @@ def _suited(choice: Choice, sides: _Sides, pack: int) -> Iterator[TurnedTile]:
     """The tiles to choose from."""
     gradient, size = choice.problem.op in GRADIENTS, max(size for _, _, size in _arrays(choice))
     if sides.of_rows:
-        most, down = _MOST_OF_ROWS[gradient, size], _down(choice)
+        most, down = _MOST_OF_ROWS[gradient, size], _down(choice, sides)
         yield from (TurnedTile(THREADS_OF_SIDE, *team, most, down) for team in _TEAMS_OF_ROWS)
         return
     fewest = 1
