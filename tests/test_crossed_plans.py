@@ -148,3 +148,39 @@ def test_a_second_read_of_scattered_elements(length, reads):
     assert one_block_of(saved, padded.swapaxes(1, 2), 1).reads == reads
     one = np.broadcast_to(empty(50, length, 1, dtype="bfloat16"), saved.shape)
     assert one_block_of(saved, one, 1).reads == 2
+
+
+@pytest.mark.parametrize(
+    ("op", "rows", "length", "across"),
+    [
+        ("softmax", 500000, 8, None),  # a thread has them to itself
+        ("softmax", 500000, 9, 16),
+        ("softmax", 500000, 16, 16),
+        ("softmax", 500000, 20, 8),
+        ("log_softmax", 500000, 64, 4),
+        ("softmax", 500000, 65, 4),
+        ("softmax", 500000, 128, 4),
+        ("log_softmax", 500000, 129, 2),
+        ("softmax", 500000, 256, 2),
+        ("softmax", 500000, 257, None),
+        ("logsumexp", 500000, 48, None),
+        ("logsumexp", 500000, 49, 4),
+        ("softmax", 16896, 16, 16),  # eight warps for each of 132 multiprocessors
+        ("softmax", 16895, 16, None),
+        ("sum", 500000, 64, None),
+    ],
+)
+def test_short_rows_with_steps_are_several_for_a_warp(op, rows, length, across):
+    plan = plan_of(empty(rows, 2 * length)[:, ::2], op=op)
+    several = 1 < dict(plan.shape)["across"] < plan.threads == 32
+    assert several == (across is not None), plan
+    if across is not None:
+        assert dict(plan.shape)["across"] == across and dict(plan.shape)["packs"] == -(-length * across // 32)
+
+
+@pytest.mark.parametrize(
+    ("length", "cut"), [(16, (16, 32)), (40, (8, 32)), (64, (4, 32)), (128, (2, 32)), (300, (1, 32)), (1000, (1, 64))]
+)
+def test_gradients_of_rows_with_steps_are_for_warps(length, cut):
+    plan = gradient_of(empty(50000, length), empty(50000, 2 * length)[:, ::2])
+    assert (dict(plan.shape)["across"], plan.threads) == cut, plan

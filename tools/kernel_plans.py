@@ -55,9 +55,12 @@ def view_problems() -> Iterator[Problem]:
             for op in ("softmax", "log_softmax"):
                 yield make_problem(op, dtype, shape, (dim,), strides=strides)
                 yield make_problem(f"{op}_backward", dtype, shape, (dim,), second=Operand(dtype, strides))
-        for length in (16, 100, 500, 2000, 6000):
+        for length in (16, 30, 40, 64, 100, 128, 500, 2000, 6000):
             for op in ("softmax_backward", "log_softmax_backward"):
                 yield make_problem(op, dtype, (5000, length), (1,), second=Operand(dtype, (2 * length, 2)))
+        for length in (9, 12, 15, 16, 24, 30, 32, 40, 56, 64, 65, 80, 100, 128, 150, 200, 256):
+            for op in ("softmax", "log_softmax", "logsumexp"):
+                yield make_problem(op, dtype, (50000, length), (1,), strides=(2 * length, 2))
 
 
 def _contiguous() -> Iterator[tuple]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..problem import REDUCTIONS, Axis
-from .crossed import FEWEST_CROSSED_STEPS, is_crossed
+from .crossed import FEWEST_CROSSED_STEPS, is_crossed, rows_of_a_warp
 from .kernel_plan import Choice, CudaPlan, build
 from .rounding import ceil_div, ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, FORCED_WARP_REGISTERS, LONE_THREADS, LOOP_THREADS, WARP_THREADS
@@ -29,6 +29,7 @@ from .tile_thresholds import (
     TILE_BYTES,
     TILE_THREADS_PER_MULTIPROCESSOR,
 )
+from .tuning import Tuning
 
 
 def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> CudaPlan | None:
@@ -36,7 +37,7 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
     side along the last; `widest`: rows per access at most."""
     problem, tuning = choice.problem, choice.tuning
     plain = problem.op in REDUCTIONS
-    found = _alone(choice, kept, widest, plain) if tuning.across is None else None
+    found = _by_warps(choice, kept) or (_alone(choice, kept, widest, plain) if tuning.across is None else None)
     found = found or _as_read(choice, kept, widest)
     if found is None and not plain:
         found = _shared(choice, kept, tuning.pack or min(widest, _most_pack(choice)))
@@ -75,6 +76,12 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
         axes=(*kept, *reduced),
         reads=1,
     )
+
+
+def _by_warps(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, int, int] | None:
+    """The same where a warp has several short rows that lie along memory."""
+    across = rows_of_a_warp(choice, kept[-1]) if choice.tuning == Tuning() else 1
+    return (1, across, 32) if across > 1 else None
 
 
 def _alone(choice: Choice, kept: tuple[Axis, ...], widest: int, plain: bool) -> tuple[int, int, int] | None:
