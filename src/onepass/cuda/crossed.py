@@ -1,4 +1,5 @@
-"""Rows that lie one way in one array and another way in another: which do, and how tiles of them are cut."""
+"""Rows that lie along memory with gaps, or one way in one array and another way in another: which do, and how tiles of
+them are cut."""
 
 from __future__ import annotations
 
