@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..problem import Axis
 from .kernel_plan import Choice
 from .rounding import floor_power
+from .thresholds import WARP_LANES
 from .tuning import Tuning
 
 # Threads across a tile of rows whose steps are neighbours in x and columns in the result, or the other way: each reads
@@ -30,28 +31,27 @@ FEWEST_OTHER_NEIGHBOURS = 4
 FEWEST_GRADIENT_NEIGHBOURS = 6
 FEWEST_GRADIENT_ROWS = 8192
 # Gradients of rows that lie along memory in the result and in what was saved, and not in dy: columns of a tile, steps
-# of a thread, at least, and threads of a block; and where dy lies as they do, with a step, one column. us: softmax's
-# bfloat16 4096x4096 with a transposed dy 69.7 for 375, 412x229x210 162 for 414, float16 4096x1024 of every third
-# element 21.0 for 57.2. With the forward ones above: 144 of 1800 random views have another plan, 0.58 of the time in
-# the mean, 41 less behind torch.
+# of a thread, at least, and threads of a block, at least and at most. us: softmax's bfloat16 4096x4096 with a
+# transposed dy 69.7 for 375, 412x229x210 162 for 414, float16 4096x1024 of every third element 21.0 for 57.2. With the
+# forward ones above: 144 of 1800 random views have another plan, 0.58 of the time in the mean, 41 less behind torch.
+# Where dy lies as they do, with a step, one column, and blocks of a warp: float16 524288x32 55 for 84 by blocks of 64,
+# float32 74 for 118, of 36 at random 0.76 to 0.93 of the time.
 GRADIENT_COLUMNS = 4
 GRADIENT_STEPS = 8
-GRADIENT_THREADS = 64, 512
+FEWEST_GRADIENT_THREADS = 64
+MOST_GRADIENT_THREADS = 512
 FEWEST_GRADIENT_STEPS = 16
 # Rows of so many steps and more that lie along memory everywhere, but with gaps, are for warps that have several: so
 # many elements, from FEWEST_STEPS_OF_MORE on twice as many, where there are so many warps for each multiprocessor. A
 # warp of one row did next to nothing. H200, December 2026, us, before, so, and torch's: softmax of every second
 # element, float32 524288x32 282, 54, 114, float16 262144x64 162, 44, 82, log_softmax of it 161, 44, 81, logsumexp 162,
-# 29, 216; of 112 problems drawn at random, by operation and length, 0.33 to 0.86 of the time, and none behind torch (50
-# of them and their gradients). Fewer steps are for one thread: logsumexp of 1000039x33 155 for 89; few rows lose by it:
-# softmax of 2032x128 9 for 6.
+# 29, 216; of 102 problems drawn at random, by operation and length, 0.33 to 0.86 of the time, and none behind torch for
+# 47. Fewer steps are for one thread: logsumexp of 1000039x33 155 for 89; few rows lose by it: softmax of 2032x128 9 for
+# 6.
 FEWEST_STEPS_OF_WARPS = {"softmax": 9, "log_softmax": 9, "logsumexp": 49}
 WARP_ELEMENTS = 256
 FEWEST_STEPS_OF_MORE = 65
 WARPS_PER_MULTIPROCESSOR = 8
-# And gradients of such rows by blocks of one warp: float16 524288x32 55 for 84, float32 74 for 118, of 36 at random
-# 0.76 to 0.93 of the time.
-GRADIENT_WARP_THREADS = 32
 
 
 def rows_of_a_warp(choice: Choice, inner: Axis) -> int:
@@ -173,9 +173,7 @@ def cut_gradient(choice: Choice, inner: Axis) -> Tuning:
     along = [steps_are_nearer(choice, inner, stride) for stride in ("x_stride", "y_stride", "z_stride")]
     if choice.problem.length < FEWEST_GRADIENT_STEPS or not (along[0] and along[1]):
         return Tuning()
-    columns = 1 if along[2] else GRADIENT_COLUMNS
-    least, most = GRADIENT_THREADS
-    least = GRADIENT_WARP_THREADS if along[2] else least
+    columns, least = (1, WARP_LANES) if along[2] else (GRADIENT_COLUMNS, FEWEST_GRADIENT_THREADS)
     threads_along = floor_power(choice.problem.length // GRADIENT_STEPS)
-    threads = min(most, max(least, threads_along * columns))
-    return Tuning(across=min(32, max(columns, threads // threads_along)), threads=threads)
+    threads = min(MOST_GRADIENT_THREADS, max(least, threads_along * columns))
+    return Tuning(across=min(WARP_LANES, max(columns, threads // threads_along)), threads=threads)

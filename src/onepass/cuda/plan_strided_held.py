@@ -6,7 +6,7 @@ from ..problem import REDUCTIONS, Axis
 from .crossed import FEWEST_CROSSED_STEPS, is_crossed, rows_of_a_warp
 from .kernel_plan import Choice, CudaPlan, build
 from .rounding import ceil_div, ceil_power, floor_power
-from .thresholds import ACCESS_BYTES, FORCED_WARP_REGISTERS, LONE_THREADS, LOOP_THREADS, WARP_THREADS
+from .thresholds import ACCESS_BYTES, FORCED_WARP_REGISTERS, LONE_THREADS, LOOP_THREADS, WARP_LANES, WARP_THREADS
 from .tile_cut import neighbours
 from .tile_thresholds import (
     FEWEST_AS_READ_STEPS,
@@ -81,7 +81,7 @@ def plan_strided_held(choice: Choice, kept: tuple[Axis, ...], widest: int) -> Cu
 def _by_warps(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, int, int] | None:
     """The same where a warp has several short rows that lie along memory."""
     across = rows_of_a_warp(choice, kept[-1]) if choice.tuning == Tuning() else 1
-    return (1, across, 32) if across > 1 else None
+    return (1, across, WARP_LANES) if across > 1 else None
 
 
 def _alone(choice: Choice, kept: tuple[Axis, ...], widest: int, plain: bool) -> tuple[int, int, int] | None:

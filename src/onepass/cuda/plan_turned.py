@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..problem import GRADIENTS, Axis
 from .kernel_plan import DIRECT, ONCE, Choice, CudaPlan, Team, build
 from .rounding import ceil_div
-from .thresholds import ACCESS_BYTES
+from .thresholds import ACCESS_BYTES, WARP_LANES
 from .tile_cut import chosen_pack
 from .tile_thresholds import SECTOR_BYTES
 from .tuning import Tuning
@@ -90,15 +90,12 @@ WRITTEN_ACROSS_THREADS = 8
 # softmax along dim 2 50 and 39; of 512x512x512 144 and 154.
 _WIDE, _NARROW = TurnedTile(8, 128, 1, 8), TurnedTile(4, 256, 1, 2)
 _FORWARD_APART = {**_FORWARD, (2, 4): tuple(_NARROW if tile == _WIDE else tile for tile in _FORWARD[2, 4])}
-# Threads of a warp, which share what its lanes have of a row by shuffles.
-MOST_ACROSS = 32
 # Shorter rows do not give enough threads a square each; and where results lie across rows, us: bfloat16 64x16x16384,
 # dim 1 of the last two swapped, 30 for 26, but of 32 steps 29 for 38.
 FEWEST_STEPS = 16
 FEWEST_STEPS_WRITTEN_ACROSS = 32
 # Of gradients of 16 bits squares of 8 leave threads without one in shorter rows, squares of 4 do not.
 FEWEST_WIDE_STEPS = 64
-
 
 # Where both sides of a square are rows, it has 2 by 2 of them: by 4 by 4 a thread had 16 to reduce and was slower. From
 # so many rows on along each side. H200, December 2026, us, by tiles of neighbours of both kinds and by squares, and a
@@ -220,7 +217,8 @@ def _sides(choice: Choice) -> _Sides | None:
     apart_by = [getattr(first if of_it else second, name) for (name, _, _), of_it in zip(arrays, along, strict=True)]
     if 0 in apart_by:  # broadcast: there is one line for all of a square
         return None
-    others = [axis for axis in (*choice.kept_axes, *problem.reduce) if axis is not first and axis is not second]
+    kept = tuple(axis for axis in choice.kept_axes if axis is not first and axis is not second)
+    others = (*kept, *(axis for axis in problem.reduce if axis is not second))
     numbers, apart = [first.size, second.size], False
     for (stride, past, size), lines_apart in zip(arrays, apart_by, strict=True):
         if past is None:
@@ -229,7 +227,6 @@ def _sides(choice: Choice) -> _Sides | None:
         apart = apart or math.gcd(past, lines_apart * size) % SECTOR_BYTES > 0
     access = SIDE_OF_ROWS if of_rows else ACCESS_BYTES // max(size for _, _, size in arrays)
     widest = math.gcd(access, *numbers)
-    kept = tuple(axis for axis in choice.kept_axes if axis is not first and axis is not second)
     sides = (second, first) if of_rows else (first,)
     return _Sides((*kept, *sides), of_rows, along, widest, apart) if widest > 1 else None
 
@@ -251,7 +248,7 @@ def _cut(choice: Choice, sides: _Sides) -> tuple[int, TurnedTile] | None:
     rows, steps = (pack * pack, 1) if sides.of_rows else (pack, pack)
     for tile in tiles:
         across = tile.across * max(1, tile.down)
-        if across > MOST_ACROSS or across * rows > tile.threads or tile.blocks > choice.device.most_clustered:
+        if across > WARP_LANES or across * rows > tile.threads or tile.blocks > choice.device.most_clustered:
             continue
         held = ceil_div(ceil_div(length, steps), tile.blocks * (tile.threads // across))
         served = choice.algorithm in (None, "strided" if tile.blocks == 1 else "strided_split")

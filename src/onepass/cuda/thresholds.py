@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # Bytes of one access. 256-bit accesses of sm_100 are not used yet.
 ACCESS_BYTES = 16
+WARP_LANES = 32
 # Elements that a thread may hold of a row, in registers of 32 bits: a lane of a group ... (modelled: 32 values and what
 # exponentials need leave 48 warps on a multiprocessor)
 WARP_REGISTERS = 32
