@@ -98,6 +98,14 @@ STORES = [
     ("log_softmax_backward", (200, 60, 561), "float32", 1, True, True),
     ("log_softmax_backward", (200, 45, 361), "float64", 1, False, True),
     ("softmax_backward", (200, 90, 361), "float32", 1, True, True),
+    ("softmax_backward", (700, 100, 49), "float32", 1, False, False),  # near, with many edges: from 40 MiB on
+    ("softmax_backward", (720, 100, 49), "float32", 1, False, True),
+    ("log_softmax_backward", (720, 59, 49), "float32", 1, False, False),  # with fewer: from 24 MiB on
+    ("log_softmax_backward", (730, 59, 49), "float32", 1, False, True),
+    ("softmax_backward", (400, 100, 48), "float32", 1, True, False),  # with none, for rows are lines
+    ("softmax_backward", (440, 100, 48), "float32", 1, True, True),
+    ("softmax_backward", (400, 100, 48), "float64", 1, True, True),
+    ("softmax_backward", (4000, 100, 8), "float32", 1, True, True),  # packed
 ]
 
 

@@ -22,6 +22,7 @@ from .plan_packed import packs
 from .thresholds import (
     CACHE_LINE,
     FAR_SHARE_OF_L3,
+    FEWEST_EDGES,
     JOINED_ROW_BYTES,
     L1_WAY_BYTES,
     LEAST_PIECES,
@@ -38,6 +39,8 @@ from .thresholds import (
     NARROW_BYTES,
     NARROW_VECTOR_BYTES,
     NEAR_BYTES,
+    NONTEMPORAL_TIMES_OF_EDGES,
+    NONTEMPORAL_TIMES_OF_NEAR_GRADIENT,
     ROWS_PER_THREAD,
     SHORT_COLUMNS,
     SHORT_GRADIENT_COLUMNS,
@@ -83,9 +86,23 @@ def _long_rows_pass(problem: Problem, machine: Machine, inner: Axis) -> bool:
         return True
     if machine.vector_bytes <= NARROW_VECTOR_BYTES:
         return problem.compute_dtype != "float64"
+    return not _is_near(problem, inner)
+
+
+def _is_near(problem: Problem, inner: Axis) -> bool:
+    """Both inputs of one step of the outer axes wait in a near cache while kernels of long vectors take a few columns
+    at a time."""
     input_bytes = 2 * problem.length * inner.size * ITEMSIZE[problem.dtype]
-    near = problem.compute_dtype == "float32" and input_bytes <= NEAR_BYTES
-    return not (near and _read_in_place(problem, inner))
+    return problem.compute_dtype == "float32" and input_bytes <= NEAR_BYTES and _read_in_place(problem, inner)
+
+
+def _times_that_pass(problem: Problem, machine: Machine, inner: Axis, *, lines: bool) -> float:
+    """From how many times NONTEMPORAL_BYTES on tiles go past the cache."""
+    columns = reads_pairs(problem) and problem.length > SHORT_COLUMNS and _by_long_vectors(problem, machine)
+    if not (columns and _is_near(problem, inner)):
+        return 1
+    few_edges = lines or problem.length < FEWEST_EDGES
+    return NONTEMPORAL_TIMES_OF_NEAR_GRADIENT if few_edges else NONTEMPORAL_TIMES_OF_EDGES
 
 
 def _read_in_place(problem: Problem, inner: Axis) -> bool:
@@ -243,7 +260,8 @@ def plan_tiles(
     joined = joined and inner.y_stride == 1 and problem.reduce[0].y_stride == inner.size
     joined = joined and inner.size <= most and outer_size >= machine.cores
     joined = joined and _fits_cache(problem, machine, inner.size)
-    past_cache = (lines or long_rows or joined) and nontemporal(problem, why)
+    times = 1 if chosen == "packed" else _times_that_pass(problem, machine, inner, lines=lines)
+    past_cache = (lines or long_rows or joined) and nontemporal(problem, why, times)
     if chosen == "packed":
         why(f"{inner.size} rows lie interleaved: {lanes // math.gcd(lanes, inner.size)} steps fill whole vectors")
         tile = inner.size

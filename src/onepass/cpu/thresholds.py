@@ -155,6 +155,15 @@ NONTEMPORAL_BYTES = 16 << 20
 # threads, stores past the cache over ordinary ones: 1600 x 1024 1.1 to 1.2, 24000 x 64 1.3 to 1.7, 15625 x 128 1.1 to
 # 1.4; 40000 x 64, 29 MiB, 0.8.
 NONTEMPORAL_TIMES_OF_SOFTMAX_GRADIENT = 1.5
+# The same of gradients across tiles that are near (NEAR_BYTES), which in the cache are taken a few columns at a time,
+# and where rows of so many are no whole lines: each has two edges. Measured on a Zen 5 (L3 32 MiB), two threads, dim 1,
+# times in the cache over times past it, of 18, 26, 34 and 42 MiB: softmax's of 100x49 a step 0.55, 0.61, 0.61 and 0.71,
+# 100x97 0.87, 0.88, 0.92 and 0.98, 60x129 0.79, 0.80, 0.86 and 0.91, log_softmax's 0.67 to 0.71, 0.86 to 0.93, 0.75 to
+# 0.79; of 60 to 300 MiB 0.95 to 1.37. Of fewer rows, 18 to 34 MiB, 30x97, 0.72, 0.85 and 1.09, 20x49 0.89, 0.88 and
+# 1.02, log_softmax's 0.72, 0.76 and 0.89; of lines, 100x64, 0.68, 0.91, 1.07 and 1.12, 0.68, 0.73, 0.79 and 0.89.
+NONTEMPORAL_TIMES_OF_NEAR_GRADIENT = 1.5
+NONTEMPORAL_TIMES_OF_EDGES = 2.5
+FEWEST_EDGES = 60
 CACHE_LINE = 64
 # Fewer elements than this and a second thread costs more than it saves. Measured on a Zen 5, when sleepers were woken
 # whatever there was to do (csrc/threads.cpp; torch's threads, on which tensors are served, still are), us by one thread

@@ -194,19 +194,22 @@ class ShortColumns {
         const auto write_by = [&](auto&& put) ONEPASS_INLINE_BODY {
             T* to = y.at + j;
             for (std::int64_t d = 0; d < rows; ++d, to += y.stride) {
-                for (int first = 0; first < kCount; first += kFew) {
+                unrolled<kCount / kFew>([&](auto group) ONEPASS_INLINE_BODY {
+                    constexpr int kFirst = group * kFew;
                     V results[kFew];
-                    for (int k = 0; k < kFew; ++k) results[k] = value(d, first + k);
-                    for (int k = 0; k < kFew; ++k) put(to + (first + k) * W, results[k]);
-                }
+                    unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY { results[k] = value(d, kFirst + k); });
+                    unrolled<kFew>([&](auto k)
+                                       ONEPASS_INLINE_BODY { put(to + (kFirst + k) * W, kFirst + k, results[k]); });
+                });
             }
         };
         if (kMayPass && past_cache) {
-            write_by([](T* to, V v) ONEPASS_INLINE_BODY { stream(to, v); });
-        } else if (kCount > 1 || lanes == W) {
-            write_by([](T* to, V v) ONEPASS_INLINE_BODY { store(to, v); });
+            write_by([](T* to, int, V v) ONEPASS_INLINE_BODY { stream(to, v); });
+        } else if (lanes == W || (!kGroupsEndAnywhere && kCount > 1)) {
+            write_by([](T* to, int, V v) ONEPASS_INLINE_BODY { store(to, v); });
         } else {
-            write_by([lanes](T* to, V v) ONEPASS_INLINE_BODY { store_n(to, v, lanes); });
+            write_by([lanes](T* to, int k, V v)
+                         ONEPASS_INLINE_BODY { k < kCount - 1 ? store(to, v) : store_n(to, v, lanes); });
         }
     }
 
@@ -249,18 +252,19 @@ class ShortColumns {
         Sum sum[kCount];
         for (std::int64_t d = 0; d < rows; ++d) {
             x.fetch(d, j, kCount * W);
-            for (int first = 0; first < kCount; first += kFew) {
+            unrolled<kCount / kFew>([&](auto group) ONEPASS_INLINE_BODY {
+                constexpr int kFirst = group * kFew;
                 V v[kFew];
-                for (int k = 0; k < kFew; ++k) {
-                    v[k] = vector_of<kCount, T>(x.row(d) + j, first + k, lanes, C(0));
+                unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {
+                    v[k] = vector_of<kCount, T>(x.row(d) + j, kFirst + k, lanes, C(0));
                     top = max(v[k], top);
-                }
+                });
                 exp_all_of<T>(v, anchor);
-                for (int k = 0; k < kFew; ++k) {
-                    store(e.vector(d, first + k), v[k]);
-                    sum[first + k].add(v[k]);
-                }
-            }
+                unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {
+                    store(e.vector(d, kFirst + k), v[k]);
+                    sum[kFirst + k].add(v[k]);
+                });
+            });
             beside(kCount * W);
         }
         for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
@@ -270,15 +274,16 @@ class ShortColumns {
     // The same relative to each column's maximum. Of an infinite maximum all is NaN.
     ONEPASS_APART void softmax_of_any(Rows x, int j, int count, int lanes, Kept e, double* sums) const {
         for (int k = 0; k < count; ++k) {
+            const int columns = k < count - 1 ? W : lanes;
             V max_of = -kInfinity<C>;
             for (std::int64_t d = 0; d < rows; ++d) {
-                max_of = max(vector_of<1, T>(x.row(d) + j + k * W, 0, lanes, -kInfinity<C>), max_of);
+                max_of = max(vector_of<1, T>(x.row(d) + j + k * W, 0, columns, -kInfinity<C>), max_of);
             }
             const V finite = where_not_above(abs(max_of), V(kLargest<C>), max_of, V(C(0)));
             const auto anchor = anchor_at(finite, false);
             Sum sum;
             for (std::int64_t d = 0; d < rows; ++d) {
-                const V v = exp_of<T>(vector_of<1, T>(x.row(d) + j + k * W, 0, lanes, -kInfinity<C>), anchor);
+                const V v = exp_of<T>(vector_of<1, T>(x.row(d) + j + k * W, 0, columns, -kInfinity<C>), anchor);
                 store(e.vector(d, k), v);
                 sum.add(v);
             }
@@ -298,9 +303,9 @@ class ShortColumns {
         V shift[kCount];
         for (V& m : shift) m = -kInfinity<C>;
         for (std::int64_t d = 0; d < rows; ++d) {
-            for (int k = 0; k < kCount; ++k) {
+            unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY {
                 shift[k] = max(vector_of<kCount, T>(x.row(d) + j, k, lanes, -kInfinity<C>), shift[k]);
-            }
+            });
         }
         for (int k = 0; k < kCount; ++k) {
             store(top + k * W, shift[k]);
@@ -310,14 +315,15 @@ class ShortColumns {
         LosslessColumnSum<C> sum[kCount];
         for (std::int64_t d = 0; d < rows; ++d) {
             x.fetch(d, j, kCount * W);
-            for (int first = 0; first < kCount; first += kFew) {
+            unrolled<kCount / kFew>([&](auto group) ONEPASS_INLINE_BODY {
+                constexpr int kFirst = group * kFew;
                 V v[kFew];
-                for (int k = 0; k < kFew; ++k) {
-                    v[k] = vector_of<kCount, T>(x.row(d) + j, first + k, lanes, -kInfinity<C>) - shift[first + k];
-                }
+                unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY {
+                    v[k] = vector_of<kCount, T>(x.row(d) + j, kFirst + k, lanes, -kInfinity<C>) - shift[kFirst + k];
+                });
                 exp_all_of<T>(v, Anchor<V, false>{zero.shift, zero.floor, zero.magic});
-                for (int k = 0; k < kFew; ++k) sum[first + k].add(v[k]);
-            }
+                unrolled<kFew>([&](auto k) ONEPASS_INLINE_BODY { sum[kFirst + k].add(v[k]); });
+            });
             beside(kCount * W);
         }
         for (int k = 0; k < kCount; ++k) sum[k].store_lanes(sums + k * W);
@@ -358,14 +364,14 @@ class ShortColumns {
                                std::int64_t end, Sum (&sum)[kCount], Beside&& beside) const {
         for (std::int64_t d = begin; d < end; ++d) {
             if constexpr (kFetches && RowOp::kOfProducts) dy.fetch(d, j, kCount * W);
-            for (int k = 0; k < kCount; ++k) {
+            unrolled<kCount>([&](auto k) ONEPASS_INLINE_BODY {
                 const V v = vector_of<kCount, T>(dy.row(d) + j, k, lanes, C(0));
                 if constexpr (RowOp::kOfProducts) {
                     sum[k].add_product(v, vector_of<kCount, T>(saved.row(d) + j, k, lanes, C(0)));
                 } else {
                     sum[k].add(v);
                 }
-            }
+            });
             beside(kCount * W);
         }
     }
