@@ -53,6 +53,11 @@ def launches():
             for dim in (1, 2):
                 cases.append(launch("turned", op, Layout(shape, dim, lambda x: x.swapaxes(1, 2)), dtype))
             cases.append(launch("turned", op, Layout((20, shape[1], 52), 1, lambda x: x.T), dtype))
+    for shape in ((3, 3, 120000), (3, 21, 5000), (3, 24, 5001), (3, 301, 704)):
+        for op, dtype in (("softmax", "float32"), ("softmax", "bfloat16"), ("log_softmax", "float16")):
+            layout = Layout(shape, -1, lambda x: x.swapaxes(1, 2), (1, 1) if shape[1] == 24 else (0, 0))
+            # Of float32 and sigma 3, the rounding of exponents takes up to 6 ULP.
+            cases.append(launch("by_rows", op, layout, dtype, sigma=1 if dtype == "float32" else 3))
     cases.append(launch("strided", "mean", Layout((3, 300, 50), 1), algorithm="strided"))
     cases += of_any_operation()
     for blocks, staged in ((2, True), (3, True), (8, False), (16, True)):
@@ -153,6 +158,11 @@ def gradients():
             cases.append(gradient_cases.launch("turned", op, layout, dtype))
     rows = gradient_cases.Layout((37, 9001))
     cases.append(gradient_cases.launch("rows", "logsumexp_backward", rows, algorithm="warp"))
+    for shape, op in (((3, 21, 5000), "softmax_backward"), ((3, 14, 7001), "log_softmax_backward")):
+        dy = gradient_cases.Place(shape, lambda x: x.swapaxes(1, 2))
+        for dtype in ("float32", "bfloat16"):
+            layout = gradient_cases.Layout((shape[0], shape[2], shape[1]), dy=dy)
+            cases.append(gradient_cases.launch("by_rows", op, layout, dtype))
     for op in gradient_cases.FORWARD:
         layout = gradient_cases.Layout((3, 300, 50), 1)
         cases.append(gradient_cases.launch("columns", op, layout, algorithm="strided"))

@@ -43,8 +43,10 @@ def cut_of(plan):
     ],
 )
 def test_tiles_of_a_transposed_matrix(length, float32, bfloat16):
-    assert cut_of(plan_of(empty(length, 4096).T)) == float32
-    assert cut_of(plan_of(empty(length, 4096, dtype="bfloat16").T)) == bfloat16
+    """Short rows are so few that their results do not go through shared memory."""
+    rows = 640 if length <= 256 else 4096
+    assert cut_of(plan_of(empty(length, rows).T)) == float32
+    assert cut_of(plan_of(empty(length, rows, dtype="bfloat16").T)) == bfloat16
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_reductions_and_functors_are_not_turned():
 
 
 def test_rows_that_only_clusters_hold_need_a_gpu_that_has_clusters():
-    short, long = empty(64, 4096).T, empty(4096, 4096).T
+    short, long = empty(64, 2048).T, empty(4096, 4096).T
     for device, most in ((by_name("a100"), 1), (H200, 16)):
         assert device.most_clustered == most
         assert is_turned(plan_of(short, device=device))

@@ -21,6 +21,6 @@ def plan_of(x, dim=-1, op="softmax", device=H200, addresses=(0, 0), result=None,
     return make_cuda_plan(problem, device, addresses=addresses, **options)
 
 
-def gradient_of(saved, dy, dim=-1, out=None):
-    problem = checked("softmax_backward", (saved, dy), dim, False, None, out)[1]
+def gradient_of(saved, dy, dim=-1, out=None, op="softmax_backward"):
+    problem = checked(op, (saved, dy), dim, False, None, out)[1]
     return make_cuda_plan(problem, H200, addresses=(0,) * 4)

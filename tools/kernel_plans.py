@@ -26,6 +26,8 @@ DEVICES = {
 # Lengths of rows that are turned by squares of 8 or 4, and of 2.
 TURNED = (16, 24, 32, 64, 100, 128, 192, 256, 400, 512, 18, 50, 102, 250, 1002, 1024, 2000, 2002, 4000, 4098)
 TURNED += (2602, 5902, 8000, 8194, 15000, 16002, 20000, 30002, 40000, 49152)
+# The same of rows whose results go through shared memory.
+BY_ROWS = (2, 3, 7, 9, 12, 21, 31, 40, 45, 91, 151, 301, 601, 1001, 2401)
 # Shape in memory, the order in which a call has its dims, and the dim: rows that lie one way in memory and another way
 # in the result, or neighbours of which both have some.
 VIEWS = (
@@ -42,6 +44,7 @@ VIEWS = (
     *(((64, length, 300), (2, 1, 0), 1) for length in TURNED),
     *(((66, length, 300), (2, 1, 0), 1) for length in (16, 24, 50, 100, 200, 300, 400, 500)),
     *(((65, length, 301), (2, 1, 0), 1) for length in (4, 9, 20, 60, 150, 400, 1000, 2000, 6000)),
+    *(((300, length, columns), (0, 2, 1), 2) for length in BY_ROWS for columns in (701, 704)),
     *(((few, length, 2000), (2, 1, 0), 1) for few in (6, 9, 12) for length in (4, 20, 60, 150, 400, 1000, 2000)),
 )
 

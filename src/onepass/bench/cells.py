@@ -126,11 +126,13 @@ _ODD_COLUMNS: dict[tuple[tuple[int, ...], int], str] = {
 _ODD_GRADIENTS = ((2048, 12, 100), (2048, 40, 100), (500, 100, 49))
 
 _HEADS = "heads of attention, from beside each other to apart"
+_LOGITS = "logits of an image, whose classes lie apart, put last"
 _TURNED = "dims turned round: neighbours of input and result along different ones"
 # Arrays as programs take them of others: (shape on a CPU, on a GPU, dim, view, why).
 VIEWS = (
     ((4096, 4096), (8192, 8192), -1, View((1, 0)), "a transposed matrix"),
     ((32, 256, 56, 56), (64, 256, 56, 56), 1, View((0, 3, 1, 2)), "channels of an image that lie last"),
+    ((4, 256, 256, 21), (8, 512, 512, 21), -1, View((0, 2, 3, 1)), _LOGITS),
     ((16, 12, 256, 256), (32, 16, 512, 512), -1, View((0, 2, 1, 3)), _HEADS),
     ((300, 200, 126), (788, 480, 126), 1, View((2, 1, 0)), _TURNED),
     ((256, 50257), (4096, 50257), -1, View(pitch=50304), "a vocabulary of a padded matrix"),

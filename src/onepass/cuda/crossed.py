@@ -99,6 +99,12 @@ def tiled_gradient_axes(choice: Choice) -> tuple[Axis, ...]:
     return apart or _last(kept, inner)
 
 
+def nearest_last(kept: tuple[Axis, ...], stride: str) -> tuple[Axis, ...]:
+    """The kept axes, the one last along which neighbours are nearest in the array with this stride."""
+    nearest = _fastest(kept, stride)
+    return kept if nearest is None else _last(kept, nearest)
+
+
 def _fastest(kept: tuple[Axis, ...], stride: str) -> Axis | None:
     """The axis along which neighbours are nearest in the array with this stride."""
     moving = [axis for axis in kept if getattr(axis, stride)]

@@ -9,8 +9,7 @@ from dataclasses import replace
 from ..problem import ITEMSIZE, Axis
 from .crossed import cut_gradient, tiled_gradient_axes
 from .kernel_plan import ONCE, Choice, CudaPlan, Team, build
-from .plan_strided import run_or_tiles, tile
-from .plan_turned import plan_turned
+from .plan_strided import by_rows_or_squares, run_or_tiles, tile
 from .rounding import ceil_div, floor_power
 from .segment_cut import cut_segments
 from .team_thresholds import SPLIT_THREADS
@@ -36,10 +35,10 @@ from .tuning import Tuning
 
 
 def plan_gradient_strided(choice: Choice) -> CudaPlan:
-    turned = plan_turned(choice)
-    if turned is not None:
-        return turned
     kept = tiled_gradient_axes(choice)
+    crossed = by_rows_or_squares(choice, kept)
+    if crossed is not None:
+        return crossed
     access = _access(choice, kept)
     return run_or_tiles(choice, kept, _plan_tiles, _side_by_side(kept, access), access[0])
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..problem import ITEMSIZE, REDUCTIONS, Axis
 from .crossed import tiled_axes
 from .kernel_plan import BLOCK_SCRATCH, WAVES, Choice, CudaPlan, build
+from .plan_by_rows import before_squares, plan_by_rows
 from .plan_interleaved import plan_interleaved, run_pays
 from .plan_strided_held import plan_strided_held
 from .plan_strided_split import plan_strided_split, sharing_pays
@@ -32,11 +33,18 @@ from .tuning import Tuning
 
 
 def plan_strided(choice: Choice) -> CudaPlan:
-    turned = plan_turned(choice)
-    if turned is not None:
-        return turned
     kept = tiled_axes(choice)
+    crossed = by_rows_or_squares(choice, kept)
+    if crossed is not None:
+        return crossed
     return run_or_tiles(choice, kept, _plan_tiles, side_by_side(choice, kept), _strided_pack(choice, kept))
+
+
+def by_rows_or_squares(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
+    """The plan for rows that lie one way in one array and another way in another, if either of these is the best."""
+    if before_squares(choice):
+        return plan_by_rows(choice, kept) or plan_turned(choice)
+    return plan_turned(choice) or plan_by_rows(choice, kept)
 
 
 def run_or_tiles(

@@ -39,6 +39,8 @@ class Tuning:
     interleaved: bool | None = None  # columns that are a run of memory are read as one, strided_split; False: by tiles
     turned: bool | None = None  # Rows that lie one way in one array and another in another: by squares; False: by tiles
 
+    by_rows: bool | None = None  # Results of rows that x has across memory go through shared memory, strided
+
     def __post_init__(self) -> None:
         for name in (*_POWERS, *_COUNTS, "threads", "kept"):
             value = getattr(self, name)

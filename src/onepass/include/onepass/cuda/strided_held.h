@@ -9,6 +9,7 @@
 #include "column_totals.h"
 #include "held_steps.h"
 #include "tile.h"
+#include "tile_rows.h"
 
 namespace onepass::cuda {
 
@@ -19,8 +20,9 @@ struct StridedHeld {
     int resident;  // blocks that a multiprocessor must have room for
     int across;    // threads side by side across rows, a power of two; or all
     int packs;     // that a thread holds of a tile, one for each of its steps: no step but the last may be missing
-    int pack;      // rows per access: they and their results are neighbours in memory, on pack boundaries
+    int pack;      // rows per access: they are neighbours in memory, on pack boundaries; without by_rows, results, too
     int tiles;     // of a block, all at a time: 1 where threads share rows
+    ByRows by_rows = {};
 
     constexpr Strided tile() const { return {kept_axes, reduced_axes, threads, across, pack, false}; }
 };
@@ -37,8 +39,10 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
     constexpr int kHeld = kShape.packs;
     constexpr int kTiles = kShape.tiles;
     constexpr bool kHasMask = kMasks<Load>;
+    constexpr bool kByRows = kShape.by_rows.pack > 0;
     using Steps = HeldSteps<Op, V, In, kHeld, N, kSame<Load, Direct>>;
     ONEPASS_SHARED(typename Reduce::Scratch, scratch);
+    ONEPASS_DYNAMIC_SHARED(memory);
     Reduce reduce(scratch);
 
     // Calls visit(k, step, offset) for this thread's steps.
@@ -52,7 +56,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             part.advance(step, at);
         }
     };
-    const auto finish_tile = [&](const Part& part, Steps& held) {
+    const auto finish_tile = [&](int64 tile, const Part& part, Steps& held) {
         C max[N];
         held.maxima(max);
         reduce(max, Max());
@@ -64,12 +68,15 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
         total_of_columns<Op>(sum, reduce);
 
         const auto finish = [&](int i) { return Op::template finish<V, kHasMask>(max[i], exponential[i], sum[i]); };
-        if (!part.present) return;
+        // By rows all threads write what all have put. Asked later than here, it costs registers.
+        if (!kByRows && !part.present) return;
         if constexpr (Op::kElementwise) {
+            const TileRows<Out, kShape.across, N, kShape.by_rows> rows(memory, job.length);
+            if constexpr (kByRows) rows.begin(part.start.y, job.axis[kShape.kept_axes - 1].y_stride);
             decltype(finish(0)) result[N];
 #pragma unroll
             for (int i = 0; i < N; ++i) result[i] = finish(i);
-            for_each_held(part, [&](int k, int64 step, const Offset& at) {
+            const auto write = [&](int k, int64 step, const Offset& at) {
                 C x[N];
                 held.get(k, x);
 #pragma unroll
@@ -80,8 +87,16 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
                         x[i] = result[i](x[i]);
                     }
                 }
-                part.store(step, at.y, x);
-            });
+                if constexpr (kByRows) {
+#pragma unroll
+                    for (int i = 0; i < N; ++i) x[i] = job.store()(x[i], part.row + i, step);
+                    rows.put(step, x);
+                } else {
+                    part.store(step, at.y, x);
+                }
+            };
+            if (part.present) for_each_held(part, write);
+            if constexpr (kByRows) rows.write(static_cast<Out*>(job.y), tile, job.rows);
         } else if (Part::first_step() == 0) {
             C results[N];
 #pragma unroll
@@ -100,7 +115,7 @@ __global__ void __launch_bounds__(kShape.threads, kShape.resident)
             for_each_held(part, [&](int k, int64 step, const Offset& at) { held[t].load(part, k, step, at); });
         }
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) finish_tile(Part(job, tile + t), held[t]);
+        for (int t = 0; t < kTiles; ++t) finish_tile(tile + t, Part(job, tile + t), held[t]);
     }
 }
 
