@@ -47,6 +47,14 @@ def launches():
         tuning = Tuning(turned=True, threads=128, across=4, blocks=blocks)
         cases.append(launch("turned", op, Layout((300, 40), -1, lambda x: x.T), tuning=tuning))
         cases.append(launch("turned", op, Layout((20, 60, 12), 1, lambda x: x.T), tuning=tuning))
+    for steps in (20, 21):  # that are whole packs, and that are joined
+        tuning = Tuning(by_rows=True, threads=64, across=16)
+        swapped = Layout((3, steps, 100), -1, lambda x: x.swapaxes(1, 2))
+        cases.append(launch("by_rows", "softmax", swapped, tuning=tuning))
+        cases.append(launch("by_rows", "softmax", swapped, tuning=Tuning(by_rows=True, threads=64)))
+        dy = gradient_cases.Place((3, steps, 100), lambda x: x.swapaxes(1, 2))
+        layout = gradient_cases.Layout((3, 100, steps), dy=dy)
+        cases.append(gradient_cases.launch("by_rows", "softmax_backward", layout, tuning=tuning))
     for op in ("mean", "amin"):
         cases.append(launch("strided_reduce", op, Layout((40, 150), 0), algorithm="strided", tuning=_WARPS))
     return cases + _teams()

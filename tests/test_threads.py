@@ -241,7 +241,7 @@ def woken(x, calls):
     return slept() - sleeps
 
 time.sleep(0.01)
-alone = woken(short, 40)
+alone = min(woken(short, 40) for _ in range(3))  # beside other programs some of it is noise
 times = woken(long, 40)
 sleeps = slept()
 for _ in range(2000):

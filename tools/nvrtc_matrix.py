@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "src/onepass/include"
 TABLE = ROOT / "tests/data/registers.csv"
 PER_PROGRAM = 16
-ONE_OF_SO_MANY = 16
+ONE_OF_SO_MANY = 32
 
 
 class Usage(NamedTuple):
