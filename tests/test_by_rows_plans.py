@@ -165,6 +165,9 @@ def test_tuning():
     assert cut_of(plan) == (4, 32, 128, 6, 1) and dict(plan.shape)["resident"] == 3
     with pytest.raises(ValueError, match="rows do not lie across memory in one array and along it in the result"):
         plan_of(empty(21, 4096), 0, tuning=Tuning(by_rows=True))
+    for wrong in ({"across": 64, "threads": 128}, {"across": 64, "threads": 32}, {"threads": 64, "pack": 4}):
+        with pytest.raises(ValueError, match="or are too long"):
+            plan_of(channels_last(45), tuning=Tuning(by_rows=True, **wrong))
     with pytest.raises(ValueError, match="packs of 8 rows do not all start on their boundary, packs of 4 do"):
         plan_of(x, tuning=Tuning(by_rows=True, pack=8))
 

@@ -205,6 +205,16 @@ def test_views(tune, command, op):
     assert result.exit_code == 0 and "float32, order 1.0" in result.output and "turned=True" in result.output
 
 
+@pytest.mark.parametrize("op", ["softmax", "softmax_backward"])
+def test_views_with_rows_that_go_through_shared_memory(tune, op):
+    cell = GpuCell("tune", op, (8, 32768, 21), "a test", -1, "bfloat16", view=View(order=(0, 2, 1)), peers=())
+    found = candidates(tune, cell)
+    assert "ByRows" in found.chosen.kernel
+    tried = [dict(plan.shape) for plan in found.others.values() if "ByRows" in plan.kernel]
+    assert {shape["pack"] for shape in tried} == {1, 2, 4} and {shape["across"] for shape in tried} == {8, 16, 32, 64}
+    assert all(shape["across"] in (8, 16, 32, shape["threads"]) for shape in tried)
+
+
 def test_a_view_that_is_none(command):
     result = command("64x64", "--view", "sideways", "--dry-run", "--device", "h200")
     assert result.exit_code == 2 and "--view 'sideways'" in result.output

@@ -92,6 +92,8 @@ def sweeps(device: Device, op: str) -> Iterator[Sweep]:
         squares = {"turned": (True,), "across": (2, 4, 8, 16), "pack": (2, 4, 8), "threads": THREADS[:4]}
         yield "strided", {"blocks": (1,), **squares}
         yield "strided_split", {"blocks": (2, 4, 8, 16), **squares}
+        by_rows = {"by_rows": (True,), "across": (8, 16, 32, 64), "pack": (1, 2, 4), "threads": THREADS[:4]}
+        yield "strided", {"rows": (1, 2, 4) if op not in GRADIENTS else (1,), **by_rows}
     if op in REDUCTIONS:
         yield "strided", {"threads": THREADS, "across": (1, 2, 4, 8, 16, 32), "pack": (None, 1, 2, 4)}
         yield "strided_split", {"threads": THREADS[1:4], "across": (2, 4, 8, 16), "pack": (None, 2, 4)}

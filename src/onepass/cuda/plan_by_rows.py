@@ -1,5 +1,5 @@
 """The plans for rows that lie across memory in x and along it in the result: tiles wait in registers, and results go
-through shared memory, from where they are written along the rows."""
+through shared memory, from where they are written along the rows; and for gradients whose dy lies so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..problem import GRADIENTS, Axis
 from .crossed import nearest_last
 from .kernel_plan import BLOCK_SCRATCH, ONCE, WAVES, Choice, CudaPlan, build
 from .rounding import ceil_div, floor_power
-from .thresholds import ACCESS_BYTES
+from .thresholds import ACCESS_BYTES, WARP_LANES
 from .tile_cut import chosen_pack
 from .tile_thresholds import SECTOR_BYTES
 from .tuning import Tuning
@@ -76,6 +76,7 @@ FEWEST_ELEMENTS = 2048
 # us by squares and so: softmax float32 of 100 110 and 97, 256 103 and 102, 400 104 and 105; bfloat16 of 16 87 and 54,
 # 400 64 and 58, 512 59 and 61; log_softmax float32 of 32 106 and 109, bfloat16 85 and 63, of 300 91 and 71.
 _BEFORE_SQUARES = {("softmax", 4): 300, ("softmax", 2): 400, ("log_softmax", 4): 15, ("log_softmax", 2): 300}
+MOST_TOLD_REGISTERS = 160  # that hold a tile, where tuning says how it is cut
 START_BYTES = 8  # of where a row begins, beside its results
 MOST_WRITTEN = 4  # elements at a time, of rows that are whole packs
 
@@ -169,9 +170,14 @@ def _cut(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, int, int, int] | 
     """Rows per access, threads across a tile and of a block, and tiles of a block at a time."""
     tuning, length, size = choice.tuning, choice.problem.length, choice.registers_per_element
     widest = _widest(choice, kept)
+    room = choice.device.shared_per_multiprocessor // 2 - BLOCK_SCRATCH  # of two blocks at least
     if tuning.by_rows:
-        threads = tuning.threads or 128
-        return chosen_pack(choice, widest) if tuning.pack else 1, tuning.across or threads, threads, tuning.rows or 1
+        pack, threads = chosen_pack(choice, widest) if tuning.pack else 1, tuning.threads or 128
+        across, tiles = tuning.across or threads, tuning.rows or 1
+        shared = across <= min(WARP_LANES, threads) or across == threads
+        held = ceil_div(length, max(1, threads // across)) * pack * size
+        fits = held <= MOST_TOLD_REGISTERS and _shared_bytes(choice, kept, across * pack) <= room
+        return (pack, across, threads, tiles) if shared and fits else None
     pairs = _held_size(choice) == 2 and widest > 1
     if not _pays(choice, kept[-1], pairs):
         return None
@@ -181,7 +187,6 @@ def _cut(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, int, int, int] | 
     else:
         tiles_of = _TILES[2 if pairs else 4]
     tile = next((tile for tile in tiles_of if length * size <= tile.steps), None)
-    room = choice.device.shared_per_multiprocessor // 2 - BLOCK_SCRATCH  # of two blocks at least
     if tile is None or _shared_bytes(choice, kept, tile.across * pack) > room:
         return None
     tiles = 1
