@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from view_plans import H200, empty, gradient_of, plan_of
+from view_plans import empty, gradient_of, plan_of
 
 from onepass.cuda.device import by_name
 from onepass.cuda.kernel_plan import Functor
-from onepass.cuda.plan import Tuning, make_cuda_plan
-from onepass.problem import make_problem
+from onepass.cuda.plan import Tuning
 
 
 def is_by_rows(plan):
@@ -115,14 +114,7 @@ def test_where_x_begins_decides_about_its_packs(past, pack):
     ],
 )
 def test_which_rows(x, dim, by_rows):
-    dims = dim if isinstance(dim, tuple) else (dim,)
-    assert is_by_rows(plan_of_dims(x, dims)) == by_rows
-
-
-def plan_of_dims(x, dims):
-    strides = tuple(stride // x.itemsize for stride in x.strides)
-    problem = make_problem("softmax", x.dtype.name, x.shape, tuple(dim % x.ndim for dim in dims), strides=strides)
-    return make_cuda_plan(problem, H200, addresses=(0, 0))
+    assert is_by_rows(plan_of(x, dim)) == by_rows
 
 
 @pytest.mark.parametrize(

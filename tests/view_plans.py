@@ -17,7 +17,8 @@ def empty(*shape, dtype="float32"):
 
 def plan_of(x, dim=-1, op="softmax", device=H200, addresses=(0, 0), result=None, **options):
     strides = tuple(stride // x.itemsize for stride in x.strides)
-    problem = make_problem(op, x.dtype.name, x.shape, (dim % x.ndim,), strides=strides, result_dtype=result)
+    dims = tuple(axis % x.ndim for axis in (dim if isinstance(dim, tuple) else (dim,)))
+    problem = make_problem(op, x.dtype.name, x.shape, dims, strides=strides, result_dtype=result)
     return make_cuda_plan(problem, device, addresses=addresses, **options)
 
 

@@ -11,7 +11,7 @@ from .crossed import nearest_last
 from .kernel_plan import BLOCK_SCRATCH, ONCE, WAVES, Choice, CudaPlan, build
 from .rounding import ceil_div, floor_power
 from .thresholds import ACCESS_BYTES, WARP_LANES
-from .tile_cut import chosen_pack
+from .tile_cut import chosen_pack, widest_pack
 from .tile_thresholds import SECTOR_BYTES
 from .tuning import Tuning
 
@@ -24,6 +24,14 @@ class RowsTile(NamedTuple):
     steps: int
     across: int  # threads side by side across its rows
     threads: int  # of a block
+
+
+class _Columns(NamedTuple):
+    """The array of which threads hold columns: x, or a gradient's dy."""
+
+    stride: str  # the name of an axis' stride in it
+    past: int | None  # where it begins past a boundary
+    size: int  # bytes of an element
 
 
 # By bytes of an element that waits. H200, December 2026, softmax along the last dim of views with their channels there
@@ -88,8 +96,9 @@ def plan_by_rows(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
     if tuning.by_rows is False or (tuning != Tuning() and not tuning.by_rows):
         return None
     gradient = problem.op in GRADIENTS
+    columns = _columns(choice)
     if gradient:
-        kept = nearest_last(kept, "z_stride")
+        kept = nearest_last(kept, columns.stride)
     cut = _cut(choice, kept) if choice.algorithm in (None, "strided") and _lies_by_rows(choice, kept) else None
     if cut is None:
         if tuning.by_rows:
@@ -111,7 +120,7 @@ def plan_by_rows(choice: Choice, kept: tuple[Axis, ...]) -> CudaPlan | None:
         **({"wide_dy": pack > 1, "wide_saved": False, "cluster": 1} if gradient else {"tiles": tiles}),
         "by_rows": f"onepass::cuda::ByRows{{.pack = {written}, .joined = {str(joined).lower()}}}",
     }
-    apart = kept[-1].z_stride if gradient else kept[-1].x_stride
+    apart = getattr(kept[-1], columns.stride)
     choice.why.append(f"{across} threads lie across rows that are {apart} apart in memory, {pack} each")
     choice.why.append(f"a thread holds {steps} of the {problem.length} steps in registers: read once")
     also = "what was saved and " if gradient else ""
@@ -142,11 +151,13 @@ def _shared_bytes(choice: Choice, kept: tuple[Axis, ...], rows: int) -> int:
 
 def before_squares(choice: Choice) -> bool:
     """Whether rows are so short that these plans come before those by squares (plan_turned.py)."""
-    return choice.problem.length <= _BEFORE_SQUARES.get((choice.problem.op, _held_size(choice)), 0)
+    return choice.problem.length <= _BEFORE_SQUARES.get((choice.problem.op, choice.held_size), 0)
 
 
-def _held_size(choice: Choice) -> int:
-    return choice.z_size if choice.problem.op in GRADIENTS else choice.held_size
+def _columns(choice: Choice) -> _Columns:
+    if choice.problem.op in GRADIENTS:
+        return _Columns("z_stride", choice.z_past, choice.z_size)
+    return _Columns("x_stride", choice.x_past, choice.x_size)
 
 
 def _lies_by_rows(choice: Choice, kept: tuple[Axis, ...]) -> bool:
@@ -178,19 +189,18 @@ def _cut(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, int, int, int] | 
         held = ceil_div(length, max(1, threads // across)) * pack * size
         fits = held <= MOST_TOLD_REGISTERS and _shared_bytes(choice, kept, across * pack) <= room
         return (pack, across, threads, tiles) if shared and fits else None
-    pairs = _held_size(choice) == 2 and widest > 1
+    gradient = choice.problem.op in GRADIENTS
+    halves = (choice.z_size if gradient else choice.held_size) == 2
+    pairs = halves and widest > 1
     if not _pays(choice, kept[-1], pairs):
         return None
     pack = min(widest, _pack(choice, pairs))
-    if choice.problem.op in GRADIENTS:
-        tiles_of = _GRADIENT_TILES[2 if choice.z_size == 2 else 4]
-    else:
-        tiles_of = _TILES[2 if pairs else 4]
-    tile = next((tile for tile in tiles_of if length * size <= tile.steps), None)
+    table = _GRADIENT_TILES[2 if halves else 4] if gradient else _TILES[2 if pairs else 4]
+    tile = next((tile for tile in table if length * size <= tile.steps), None)
     if tile is None or _shared_bytes(choice, kept, tile.across * pack) > room:
         return None
     tiles = 1
-    if tile.across == tile.threads and choice.problem.op not in GRADIENTS:
+    if tile.across == tile.threads and not gradient:
         registers = length * pack // 2 if pairs else length * pack * size
         blocks = choice.problem.rows // (tile.across * pack * choice.device.multiprocessors * FEWEST_BLOCKS)
         tiles = min(MOST_TILES, floor_power(max(1, MOST_OF_TILES // registers)), floor_power(max(1, blocks)))
@@ -212,26 +222,23 @@ def _pack(choice: Choice, pairs: bool) -> int:
 def _pays(choice: Choice, inner: Axis, pairs: bool) -> bool:
     """Whether neighbours in what is held are near, and steps and elements enough."""
     problem = choice.problem
-    gradient = problem.op in GRADIENTS
-    apart, element = (inner.z_stride, choice.z_size) if gradient else (inner.x_stride, choice.x_size)
-    near = inner.size * element >= SECTOR_BYTES * abs(apart)
+    columns = _columns(choice)
+    near = inner.size * columns.size >= SECTOR_BYTES * abs(getattr(inner, columns.stride))
     enough = problem.rows * problem.length >= FEWEST_ELEMENTS * choice.device.multiprocessors
     most = problem.length
     if choice.registers_per_element > 1:
         most = 0 if problem.op == "log_softmax_backward" else MOST_DOUBLE_STEPS
-    fewest = 2 if gradient or (pairs and problem.op == "softmax") else FEWEST_STEPS
+    fewest = 2 if problem.op in GRADIENTS or (pairs and problem.op == "softmax") else FEWEST_STEPS
     return near and enough and fewest <= problem.length <= most
 
 
 def _widest(choice: Choice, kept: tuple[Axis, ...]) -> int:
     """Rows per access at most: they start on their boundary everywhere in what is held."""
-    gradient = choice.problem.op in GRADIENTS
-    past, size = (choice.z_past, choice.z_size) if gradient else (choice.x_past, choice.x_size)
-    stride = "z_stride" if gradient else "x_stride"
+    stride, past, size = _columns(choice)
     if getattr(kept[-1], stride) != 1 or past is None:
         return 1
-    numbers = [kept[-1].size, past // size, getattr(choice.problem.reduce[0], stride)]
-    return math.gcd(ACCESS_BYTES // size, *numbers, *(getattr(axis, stride) for axis in kept[:-1]))
+    others = (*kept[:-1], *choice.problem.reduce)
+    return widest_pack(kept[-1], [(past, size, [getattr(axis, stride) for axis in others])])
 
 
 def _written(choice: Choice, kept: tuple[Axis, ...]) -> tuple[bool, int]:

@@ -14,7 +14,7 @@ from .rounding import ceil_div, floor_power
 from .segment_cut import cut_segments
 from .team_thresholds import SPLIT_THREADS
 from .thresholds import ACCESS_BYTES, LOOP_THREADS, STRIDED_SEGMENT_STEPS, WARP_THREADS
-from .tile_cut import Held, TileCut, as_wide_as, chosen_pack, cut_of_few, cut_tile, is_narrow
+from .tile_cut import Held, TileCut, as_wide_as, chosen_pack, cut_of_few, cut_tile, is_narrow, widest_pack
 from .tile_thresholds import (
     FEW_GRADIENT_TILES,
     FEWEST_GRADIENT_STEPS,
@@ -282,9 +282,9 @@ def _access(choice: Choice, kept: tuple[Axis, ...]) -> tuple[int, bool, bool]:
         wide[1] = False
     if not wide[0]:
         return chosen_pack(choice, 1), False, False
-    numbers, sizes = [inner.size], []
-    for is_wide, (_, past, size, strides) in zip(wide, arrays, strict=True):
-        if is_wide and past is not None:
-            numbers += [past // size, *strides]
-            sizes.append(size)
-    return chosen_pack(choice, math.gcd(ACCESS_BYTES // min(sizes), *numbers)), wide[1], wide[2]
+    told = (
+        (past, size, strides)
+        for (_, past, size, strides), it in zip(arrays, wide, strict=True)
+        if it and past is not None
+    )
+    return chosen_pack(choice, widest_pack(inner, told)), wide[1], wide[2]

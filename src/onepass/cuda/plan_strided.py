@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from .reduced_cut import cut_reduced, cut_walk
 from .rounding import ceil_power, floor_power
 from .thresholds import ACCESS_BYTES, LONE_THREADS, LOOP_THREADS, WARP_THREADS
 from .tile_cost import cheaper
-from .tile_cut import chosen_pack, side_by_side
+from .tile_cut import chosen_pack, side_by_side, widest_pack
 from .tile_thresholds import (
     FEWEST_TILE_THREADS,
     HELD_PACK,
@@ -149,9 +148,9 @@ def _strided_pack(choice: Choice, kept: tuple[Axis, ...]) -> int:
     inner = kept[-1]
     if inner.x_stride != 1 or inner.y_stride != 1 or choice.x_past is None or choice.y_past is None:
         return 1
-    numbers = [inner.size, choice.x_past // choice.x_size, choice.y_past // choice.y_size]
-    numbers += [n for a in (*kept[:-1], *choice.problem.reduce) for n in (a.x_stride, a.y_stride)]
-    return math.gcd(ACCESS_BYTES // min(choice.x_size, choice.y_size), *numbers)
+    others = (*kept[:-1], *choice.problem.reduce)
+    x = choice.x_past, choice.x_size, [axis.x_stride for axis in others]
+    return widest_pack(inner, [x, (choice.y_past, choice.y_size, [axis.y_stride for axis in others])])
 
 
 def tile(choice: Choice, pack: int, may_stage: bool) -> tuple[int, int, bool]:

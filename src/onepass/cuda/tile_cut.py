@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -11,6 +12,7 @@ from .crossed import CROSSED_COLUMNS, has_both_neighbours, lies_along
 from .kernel_plan import Choice
 from .plan_cluster import cluster_sizes
 from .rounding import ceil_div, ceil_power, doublings
+from .thresholds import ACCESS_BYTES
 from .tile_thresholds import (
     FEW_AS_READ,
     FEW_ELEMENTS_PER_MULTIPROCESSOR,
@@ -233,6 +235,16 @@ def is_narrow(problem: Problem, neighbours: int) -> bool:
 def as_wide_as(neighbours: int, tiles: Sequence[SharedTile]) -> list[SharedTile]:
     """Tiles of no more columns than are neighbours, rounded up to a power of two."""
     return [tile._replace(columns=ceil_power(neighbours)) for tile in tiles]
+
+
+def widest_pack(inner: Axis, arrays: Iterable[tuple[int, int, Iterable[int]]]) -> int:
+    """Rows per access at most, along this axis, in arrays where they are neighbours: as many as start on their boundary
+    in all. Of each array: where it begins past a boundary, bytes of an element, its strides along all other axes."""
+    numbers, sizes = [inner.size], []
+    for past, size, strides in arrays:
+        numbers += [past // size, *strides]
+        sizes.append(size)
+    return math.gcd(ACCESS_BYTES // min(sizes), *numbers)
 
 
 def chosen_pack(choice: Choice, widest: int) -> int:
